@@ -1,0 +1,74 @@
+"""The offered load of a run, as data, and the concrete sessions it stands for.
+
+The same `Load` and seed give the same `PlannedSession` list to the simulator and to the replay client of real runs.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from artifact.workload.trajectory import Trajectory
+
+Group = Literal["warm", "base", "surge", "burst"]
+
+
+class Surge(BaseModel):
+    """Arrivals at `factor` times the base rate in [start_s, end_s); a "+100 %" surge has factor 2."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    start_s: float = Field(ge=0)
+    end_s: float = Field(gt=0)
+    factor: float = Field(ge=1)
+
+
+class ShortBurst(BaseModel):
+    """Extra sessions at `rate_factor` times the base rate in [start_s, end_s), each short enough to end within
+    `max_unloaded_s` on an idle engine (paper A §3.3: five minutes)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    start_s: float = Field(ge=0)
+    end_s: float = Field(gt=0)
+    rate_factor: float = Field(gt=0)
+    max_unloaded_s: float = Field(default=300.0, gt=0)
+
+
+class RateChange(BaseModel):
+    """From `at_s` on, base arrivals come at `factor` times the base rate (post-surge intervention, paper A §5.2)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    at_s: float = Field(ge=0)
+    factor: float = Field(ge=0)
+
+
+class Load(BaseModel):
+    """What arrives, from which trajectories, for how long. Rates are sessions a minute."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    workload: str = "terminal-bench"
+    """A synthesised workload's name, or the path of a trace file."""
+    rate_per_min: float = Field(gt=0)
+    duration_s: float = Field(gt=0)
+    process: Literal["poisson", "bailian-coder", "bailian-a"] = "poisson"
+    surges: tuple[Surge, ...] = ()
+    burst: ShortBurst | None = None
+    rate_change: RateChange | None = None
+    warm_sessions: int | None = Field(default=None, ge=0)
+    """Sessions that join mid-trajectory at time 0; None: the steady population, rate x mean unloaded duration."""
+    tool_time_scale: float = Field(default=1.0, gt=0)
+    output_scale: float = Field(default=1.0, gt=0)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedSession:
+    """A session that will arrive at `arrival_s` and run its trajectory from call `first_call` on.
+
+    `first_gap_s` is what is left of the gap before that call (0 for sessions that arrive at their beginning).
+    """
+
+    id: str
+    arrival_s: float
+    trajectory: Trajectory
+    group: Group
+    first_call: int = 0
+    first_gap_s: float = 0.0
