@@ -1,25 +1,25 @@
 """`basin`: one command line whose subcommands are entry points of the group `basin.commands`."""
 
+import sys
 from importlib.metadata import entry_points
 
-import click
 import typer
-from typer.main import get_command
 
 
-class EntryPointGroup(click.Group):
-    """Loads a subcommand only when it is named, so that `basin trace` does not pay for matplotlib."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(point.name for point in entry_points(group="basin.commands"))
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        for point in entry_points(group="basin.commands", name=cmd_name):
-            loaded = point.load()
-            command = get_command(loaded) if isinstance(loaded, typer.Typer) else loaded
-            command.name = cmd_name
-            return command
-        return None
-
-
-main = EntryPointGroup(name="basin", help="Metastable failure in agent serving: reproduce it, predict it, cure it.")
+def main() -> None:
+    """Run one subcommand; only the one that is named gets imported, so `basin trace` does not pay for matplotlib."""
+    points = {point.name: point for point in entry_points(group="basin.commands")}
+    app = typer.Typer(
+        name="basin",
+        help="Metastable failure in agent serving: reproduce it, predict it, cure it.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+    )
+    named = [points[word] for word in sys.argv[1:2] if word in points]
+    for point in named or points.values():
+        loaded = point.load()
+        if isinstance(loaded, typer.Typer):
+            app.add_typer(loaded, name=point.name)
+        else:
+            app.command(name=point.name)(loaded)
+    app()

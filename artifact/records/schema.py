@@ -95,7 +95,9 @@ class Records:
         for name, schema in TABLES.items():
             got = getattr(self, name).schema.remove_metadata()
             if not got.equals(schema):
-                raise ValueError(f"records table {name!r}: columns {got.names} do not match the schema {schema.names}")
+                raise ValueError(
+                    f"records table {name!r}: columns {got.names} do not match the schema {schema.names}"
+                )
 
     @classmethod
     def from_rows(
