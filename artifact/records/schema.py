@@ -95,9 +95,7 @@ class Records:
         for name, schema in TABLES.items():
             got = getattr(self, name).schema.remove_metadata()
             if not got.equals(schema):
-                raise ValueError(
-                    f"records table {name!r}: columns {got.names} do not match the schema {schema.names}"
-                )
+                raise ValueError(f"records table {name!r}: columns {got.names} do not match the schema {schema.names}")
 
     @classmethod
     def from_rows(
@@ -116,7 +114,7 @@ class Records:
         return self.meta.get("source") == "sim"
 
     def save(self, folder: Path) -> None:
-        """Write `calls.parquet`, `sessions.parquet`, `samples.parquet`; the provenance goes into each file's metadata."""
+        """Write one Parquet file a table; the provenance goes into each file's metadata."""
         folder.mkdir(parents=True, exist_ok=True)
         meta = {b"basin": json.dumps(self.meta, sort_keys=True).encode()}
         for name in TABLES:

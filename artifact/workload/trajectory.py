@@ -1,4 +1,4 @@
-"""What one agent session asked of a model: the unit that every trace format, arrival process and engine run speaks of."""
+"""What one agent session asked of a model: the unit of every trace format, arrival process and engine run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -33,17 +33,13 @@ class Trajectory:
             raise ValueError(f"trajectory {self.id!r}: prompt_tokens: a session needs at least one call")
         for field in ("new_tokens", "output_tokens", "gap_before_s"):
             if len(getattr(self, field)) != n:
-                raise ValueError(
-                    f"trajectory {self.id!r}: {field}: {len(getattr(self, field))} entries for {n} calls"
-                )
+                raise ValueError(f"trajectory {self.id!r}: {field}: {len(getattr(self, field))} entries for {n} calls")
         self._check("prompt_tokens", self.prompt_tokens, low=1)
         self._check("output_tokens", self.output_tokens, low=0)
         self._check("gap_before_s", self.gap_before_s, low=0)
         for i, (new, prompt) in enumerate(zip(self.new_tokens, self.prompt_tokens, strict=True)):
             if not 0 <= new <= prompt:
-                raise ValueError(
-                    f"trajectory {self.id!r}: new_tokens[{i}]: {new} not within 0..prompt_tokens {prompt}"
-                )
+                raise ValueError(f"trajectory {self.id!r}: new_tokens[{i}]: {new} not within 0..prompt_tokens {prompt}")
         for i, ((before, _), (prompt, new)) in enumerate(
             pairwise(zip(self.prompt_tokens, self.new_tokens, strict=True))
         ):
@@ -53,9 +49,7 @@ class Trajectory:
                     f"of a preceding prompt of {before}"
                 )
         if not 0 <= self.shared_head_tokens <= min(self.prompt_tokens):
-            raise ValueError(
-                f"trajectory {self.id!r}: shared_head_tokens: {self.shared_head_tokens} exceeds a prompt"
-            )
+            raise ValueError(f"trajectory {self.id!r}: shared_head_tokens: {self.shared_head_tokens} exceeds a prompt")
 
     def _check(self, field: str, values: Sequence[float], low: int) -> None:
         for i, value in enumerate(values):
