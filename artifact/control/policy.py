@@ -7,7 +7,7 @@ fact it drains `next(now)`.
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 
 class Action(StrEnum):
@@ -80,6 +80,19 @@ class PolicyState:
     lending: bool = False
 
 
+class PrefillLease(Protocol):
+    """What a decode instance asks before a step in which it could also prefill (decode-side elastic prefill)."""
+
+    chunk_charge_s: float
+    """Fixed seconds that a step with a prefill chunk costs beyond its decode and its tokens."""
+
+    def prefill_tokens(self, decode_step_s: float, prefill_token_s: float, now: float) -> int:
+        """Prefill tokens the next step may carry, given its length without any and the seconds each token adds."""
+
+    def step_done(self, step_s: float, now: float) -> None:
+        """A step took `step_s` seconds, prefill chunk and charge included."""
+
+
 class Policy:
     """The neutral policy: everybody enters at once in arrival order and the engine keeps its own order.
 
@@ -89,6 +102,10 @@ class Policy:
 
     interval_s: float = 5.0
     """Seconds until the next `observe` is wanted; may change over time."""
+
+    reserve_after_prefill: bool = False
+    """Whether the engine this system comes with reserves decode KV at prefill completion (paper A §6.2) instead of
+    before prefill."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, SessionFacts] = {}
@@ -106,6 +123,9 @@ class Policy:
     def turn(self, session_id: str, prompt_tokens: int, now: float) -> bool:
         """A resident session is ready for its next call. True: proceed; False: suspended until `next` resumes it."""
         return True
+
+    def started(self, session_id: str, waited_s: float, cached_tokens: int, now: float) -> None:
+        """A released call entered prefill after `waited_s`, `cached_tokens` of its prompt found; optional for a host."""
 
     def call_done(self, session_id: str, context_tokens: int, now: float) -> None:
         """A call ended with `context_tokens` of prompt and output; the session's tools run, or it departs next."""
@@ -143,6 +163,10 @@ class Policy:
     def pin_s(self, session_id: str, now: float) -> float:
         """Seconds for which the prefill cache must keep this session's prefix after a call (0: no pin)."""
         return 0.0
+
+    def lease(self, instance: int) -> PrefillLease | None:
+        """The lease under which this decode instance may prefill, always the same object; None: it never does."""
+        return None
 
     def state(self) -> PolicyState:
         return PolicyState(resident=len(self._resident), parked=len(self._waiting))
