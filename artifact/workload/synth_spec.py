@@ -1,0 +1,206 @@
+"""What the synthesised workloads must be like: the laws sessions are drawn from, and the statistics to meet.
+
+The papers' trajectories are not public. A `Target` with a claim is a published figure, so that claim is *fitted*, never
+validated; a target without one follows from other published figures by the reasoning beside it.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Column = Literal["prompt", "output", "new", "gap_s", "peak"]
+
+
+@dataclass(frozen=True, slots=True)
+class Quantile:
+    """The share of `column`'s entries at or below `value` is `q`. Gaps and new tokens: calls after the first."""
+
+    column: Column
+    q: float
+    value: float
+    claim: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Mean:
+    """The mean of `column`, over the same entries as `Quantile`."""
+
+    column: Column
+    value: float
+    claim: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """Calls of all sessions together."""
+
+    value: int
+    claim: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatShare:
+    """Share of a returning call's prompt that the preceding call's prompt or output held, weighted by tokens."""
+
+    value: float
+    claim: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FirstFifth:
+    """Share of all tokens appended to sessions that comes in the first fifth of their returning calls."""
+
+    value: float
+    claim: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PeakSpread:
+    """Root mean square of log(peak / `centre`): the spread a predictor of log peaks has to explain."""
+
+    value: float
+    centre: float
+    claim: str | None = None
+
+
+Target = Quantile | Mean | Calls | RepeatShare | FirstFifth | PeakSpread
+
+
+@dataclass(frozen=True, slots=True)
+class Lognormal:
+    """exp of a normal with median exp(mean); `sigma` is in log units."""
+
+    median: float
+    sigma: float
+
+
+@dataclass(frozen=True, slots=True)
+class ToolTime:
+    """Seconds from a response to the session's next call: the environment's floor, drawn once a session, plus one of
+    four kinds of tool call. The shares and the first laws are those of public Terminal-Bench recordings."""
+
+    floor: Lognormal
+    instant_share: float
+    instant: Lognormal
+    brief_share: float
+    brief_range: tuple[float, float]
+    """Uniform."""
+    wait_share: float
+    wait: Lognormal
+    long: Lognormal
+    """The remaining share, capped."""
+    cap: float = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadSpec:
+    """The laws candidate sessions are drawn from. They only have to come near the targets: selection does the rest."""
+
+    name: str
+    sessions: int
+    targets: tuple[Target, ...]
+    shared_head_tokens: int
+    calls: Lognormal
+    effort_sigma: float
+    """Spread between sessions of the tokens a call appends, tool results and outputs alike."""
+    output: Lognormal
+    tool: Lognormal
+    tool_decay: float
+    """Tool results shrink by exp(-decay) from a session's first to its last call (agents read first, act later)."""
+    tool_time_s: ToolTime
+    task_text_tokens: Lognormal
+    first_extra_tokens: Lognormal
+    """First prompt beyond shared head and task text: the environment's description."""
+    text_signal: float
+    """Correlation of what a task text says with the log peak. Set so that the paper's predictor has the published
+    rank correlation (paper A §6.5)."""
+    text_claims: tuple[str, ...] = ()
+    max_context_tokens: int = 200_000
+    max_calls: int = 160
+    candidates: int = 4000
+
+
+OUTPUT_CAP_TOKENS = 16_384
+TOOL_CAP_TOKENS = 20_000
+
+TERMINAL_BENCH = WorkloadSpec(
+    name="terminal-bench",
+    sessions=216,
+    targets=(
+        Calls(7108, claim="A-wl-calls"),
+        Quantile("prompt", 0.5, 25_600, claim="A-wl-prompt-p50"),
+        Quantile("prompt", 0.9, 77_000, claim="A-wl-prompt-p90"),
+        # 3.3 sessions/min at a hit rate of 0.95 and 2.5K uncached tokens/s leave room for a mean of 30-37K (paper A §3)
+        Mean("prompt", 33_800),
+        Quantile("output", 0.5, 160, claim="A-wl-output-p50"),
+        # 42 sessions at 3.3/min last 12.7 min: 23 s a call, of which decoding takes about 15 s and the gap 7.5 s
+        Mean("output", 600),
+        Quantile("gap_s", 0.5, 0.42, claim="A-wl-gap-p50"),
+        Mean("gap_s", 7.5),
+        Quantile("peak", 0.5, 40_000, claim="A-wl-peak-p50"),
+        # log-error deviation 0.54 at rank correlation 0.64: 0.54 / sqrt(1 - 0.64^2) (paper A §6.5)
+        PeakSpread(0.70, centre=40_000),
+        RepeatShare(0.982, claim="A-wl-repeat"),
+        FirstFifth(0.23),
+    ),
+    shared_head_tokens=7_000,
+    calls=Lognormal(26.5, 0.68),
+    effort_sigma=0.45,
+    output=Lognormal(155, 1.62),
+    tool=Lognormal(235, 1.3),
+    tool_decay=0.65,
+    tool_time_s=ToolTime(
+        floor=Lognormal(0.28, 0.5),
+        instant_share=0.62,
+        instant=Lognormal(0.04, 0.3),
+        brief_share=0.14,
+        brief_range=(0.1, 1.0),
+        wait_share=0.11,
+        wait=Lognormal(3.0, 0.2),
+        long=Lognormal(20.0, 1.6),
+    ),
+    task_text_tokens=Lognormal(120, 0.8),
+    first_extra_tokens=Lognormal(500, 0.7),
+    text_signal=0.75,
+    text_claims=("A-pred-rank-tb", "A-pred-std-tb"),
+)
+
+SWE_BENCH_PRO = WorkloadSpec(
+    name="swe-bench-pro",
+    sessions=70,
+    targets=(
+        # Calls a session are not published; public agent runs on these tasks have medians of 59-78
+        Calls(70 * 72),
+        Quantile("prompt", 0.5, 83_000, claim="A-wl-swe-prompt-p50"),
+        Mean("output", 450),
+        Quantile("output", 0.5, 160),
+        Quantile("gap_s", 0.5, 0.048, claim="A-wl-swe-gap-p50"),
+        Mean("gap_s", 3.3),
+        Quantile("peak", 0.5, 107_000, claim="A-wl-swe-peak-p50"),
+        # 0.34 / sqrt(1 - 0.56^2) (paper A §6.5)
+        PeakSpread(0.41, centre=107_000),
+        FirstFifth(0.34),
+    ),
+    shared_head_tokens=7_000,
+    calls=Lognormal(68, 0.4),
+    effort_sigma=0.25,
+    output=Lognormal(158, 1.42),
+    tool=Lognormal(520, 1.25),
+    tool_decay=2.0,
+    tool_time_s=ToolTime(
+        floor=Lognormal(0.007, 0.5),
+        instant_share=0.62,
+        instant=Lognormal(0.031, 0.3),
+        brief_share=0.12,
+        brief_range=(0.1, 1.0),
+        wait_share=0.14,
+        wait=Lognormal(3.0, 0.2),
+        long=Lognormal(14.0, 1.2),
+    ),
+    task_text_tokens=Lognormal(330, 0.55),
+    first_extra_tokens=Lognormal(2500, 0.6),
+    text_signal=0.75,
+    text_claims=("A-pred-rank-swe", "A-pred-std-swe"),
+    candidates=3000,
+)
+
+SPECS = {spec.name: spec for spec in (TERMINAL_BENCH, SWE_BENCH_PRO)}
