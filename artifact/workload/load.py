@@ -49,7 +49,9 @@ class Load(BaseModel):
     """A synthesised workload's name, or the path of a trace file."""
     rate_per_min: float = Field(gt=0)
     duration_s: float = Field(gt=0)
-    process: Literal["poisson", "bailian-coder", "bailian-a"] = "poisson"
+    process: Literal["poisson", "bailian-coder", "bailian-a", "recorded"] = "poisson"
+    arrivals_path: str | None = None
+    """For "recorded": a file of arrival times, thinned at random to `rate_per_min`."""
     surges: tuple[Surge, ...] = ()
     burst: ShortBurst | None = None
     rate_change: RateChange | None = None

@@ -1,0 +1,86 @@
+"""From a load to the concrete sessions it stands for: who arrives when, with which trajectory."""
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+
+import numpy as np
+
+from artifact.workload.arrivals import Stream, base_stream, burst_stream, stream_rng, surge_stream
+from artifact.workload.load import Group, Load, PlannedSession
+from artifact.workload.trajectory import Trajectory
+
+Unloaded = Callable[[Trajectory, int], float]
+"""Seconds from the release of a call (by index) to the session's end on an idle engine."""
+
+
+def plan_sessions(
+    load: Load, trajectories: Sequence[Trajectory], seed: int, unloaded_s: Unloaded
+) -> list[PlannedSession]:
+    """The sessions of a run, by arrival time.
+
+    Every base session (id, time, trajectory) is the same with and without surges and burst, and up to its time also
+    with and without a rate change. Trajectories are drawn uniformly from the set, a burst's from those that end within
+    its limit on an idle engine.
+
+    Raises `ValueError` when there are no trajectories, or none is short enough for the burst.
+    """
+    if not trajectories:
+        raise ValueError("plan_sessions: no trajectories to draw sessions from")
+    played = _scaled(tuple(trajectories), load.tool_time_scale, load.output_scale)
+    planned = _warm(load, played, seed, unloaded_s)
+    planned += _sessions(base_stream(load, seed), "base", played)
+    for index in range(len(load.surges)):
+        planned += _sessions(surge_stream(load, seed, index), "surge", played)
+    if load.burst:
+        planned += _sessions(burst_stream(load, seed), "burst", _short(played, load.burst.max_unloaded_s, unloaded_s))
+    return sorted(planned, key=lambda session: session.arrival_s)
+
+
+def _sessions(stream: Stream, group: Group, trajectories: Sequence[Trajectory]) -> list[PlannedSession]:
+    return [
+        PlannedSession(id, time, trajectories[int(pick * len(trajectories))], group)
+        for id, time, pick in zip(stream.ids, stream.times_s.tolist(), stream.picks.tolist(), strict=True)
+    ]
+
+
+def _short(trajectories: Sequence[Trajectory], limit_s: float, unloaded_s: Unloaded) -> list[Trajectory]:
+    short = [t for t in trajectories if unloaded_s(t, 0) <= limit_s]
+    if not short:
+        raise ValueError(f"burst: no trajectory ends within max_unloaded_s={limit_s:g} on an idle engine; raise it")
+    return short
+
+
+def _warm(load: Load, trajectories: Sequence[Trajectory], seed: int, unloaded_s: Unloaded) -> list[PlannedSession]:
+    """The steady population: a session is inside in proportion to its duration, at a moment uniform within it."""
+    durations = np.array([unloaded_s(t, 0) for t in trajectories])
+    count = load.warm_sessions
+    if count is None:
+        count = round(load.rate_per_min / 60 * float(durations.mean()))
+    ends = np.cumsum(durations)
+    moments = stream_rng(seed, "warm").random(count) * ends[-1]
+    rows = np.searchsorted(ends, moments, side="right")
+    return [
+        _joining(f"warm-{i:05d}", trajectories[row], ends[row] - moment, unloaded_s)
+        for i, (row, moment) in enumerate(zip(rows.tolist(), moments.tolist(), strict=True))
+    ]
+
+
+def _joining(id: str, trajectory: Trajectory, left_s: float, unloaded_s: Unloaded) -> PlannedSession:
+    """A session with `left_s` of its unloaded duration ahead, from its next call on. Until then it waits, for the rest
+    of its gap or (there is no joining a call half-way) of the call that would be running; in its last call it starts
+    that over."""
+    low, high = 1, trajectory.n_calls
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if unloaded_s(trajectory, middle) <= left_s else (middle + 1, high)
+    if low == trajectory.n_calls:
+        return PlannedSession(id, 0.0, trajectory, "warm", trajectory.n_calls - 1)
+    return PlannedSession(id, 0.0, trajectory, "warm", low, left_s - unloaded_s(trajectory, low))
+
+
+@lru_cache(maxsize=16)
+def _scaled(trajectories: tuple[Trajectory, ...], tool_time: float, output: float) -> tuple[Trajectory, ...]:
+    """Cached, so that equal trajectories stay one object over the runs of a sweep."""
+    if tool_time == output == 1:
+        return trajectories
+    return tuple(t.scaled(tool_time, output) for t in trajectories)
