@@ -125,7 +125,7 @@ class Policy:
         return True
 
     def started(self, session_id: str, waited_s: float, cached_tokens: int, now: float) -> None:
-        """A released call entered prefill after `waited_s`, `cached_tokens` of its prompt found; optional for a host."""
+        """A released call entered prefill after `waited_s`, `cached_tokens` of its prompt found. Hosts may omit it."""
 
     def call_done(self, session_id: str, context_tokens: int, now: float) -> None:
         """A call ended with `context_tokens` of prompt and output; the session's tools run, or it departs next."""
@@ -165,7 +165,7 @@ class Policy:
         return 0.0
 
     def lease(self, instance: int) -> PrefillLease | None:
-        """The lease under which this decode instance may prefill, always the same object; None: it never does."""
+        """The lease under which this decode instance may prefill, one object an instance; None: it does not."""
         return None
 
     def state(self) -> PolicyState:
