@@ -1,0 +1,187 @@
+"""Start real engines, talk to them, and tear them down by process id whatever happens. Standard library only."""
+
+import json
+import os
+import random
+import shlex
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[3]
+PYTHON = Path(os.environ.get("BASIN_SGLANG_PYTHON", ROOT / ".venv-sglang" / "bin" / "python"))
+START_TIMEOUT_S = 180.0
+COMMON = shlex.split(
+    "--device cpu --attention-backend torch_native --skip-tokenizer-init --grammar-backend none --enable-metrics "
+    "--enable-cache-report --disable-overlap-schedule --skip-server-warmup --context-length 4096 "
+    "--max-running-requests 16"
+)
+DTYPE = {"llama": "float32", "gated-delta": "float16"}
+KIND_FLAGS = {"llama": [], "gated-delta": ["--max-mamba-cache-size", "64"]}
+KIND_ENV = {
+    "llama": {},
+    "gated-delta": {"TRITON_INTERPRET": "1", "SGLANG_MAMBA_CONV_DTYPE": "float16"},
+}
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+def post(url: str, body: dict[str, Any], timeout: float = 120.0) -> Any:
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=timeout) as response:
+        return json.loads(response.read() or b"null")
+
+
+class Engine:
+    """One server process and its log; `role` is "aggregated", "prefill" or "decode"."""
+
+    def __init__(self, kind: str, role: str, folder: Path, flags: Sequence[str], env: dict[str, str]) -> None:
+        self.role, self.port, self.bootstrap_port = role, free_port(), free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.log = folder / f"{role}-{self.port}.log"
+        pd = ["--disaggregation-mode", role, "--disaggregation-transfer-backend", "nixl"]
+        if role == "prefill":
+            pd += ["--disaggregation-bootstrap-port", str(self.bootstrap_port)]
+        if role == "decode":
+            pd += ["--disaggregation-decode-retraction-backup", "cpu_tensor"]
+        command = [str(PYTHON), "-m", "basin_engine_support.launch", "--model-path", str(model(kind)), *COMMON]
+        command += ["--dtype", DTYPE[kind], "--port", str(self.port), *KIND_FLAGS[kind], *flags]
+        command += [] if role == "aggregated" else pd
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "SGLANG_PLATFORM": "basin_cpu", **KIND_ENV[kind], **env}
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                ["nice", "-n", "10", *command], stdout=log, stderr=subprocess.STDOUT, env=environment,
+                start_new_session=True,
+            )  # fmt: skip
+
+    def wait_ready(self) -> None:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline:
+            if self.process.poll() is not None:
+                break
+            with suppress(OSError), urllib.request.urlopen(f"{self.url}/model_info", timeout=5):
+                return
+            time.sleep(0.5)
+        raise RuntimeError(f"{self.role} did not start; the end of {self.log}:\n{self.text()[-3000:]}")
+
+    def text(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def metrics(self) -> dict[str, float]:
+        """Prometheus samples summed over their labels."""
+        with urllib.request.urlopen(f"{self.url}/metrics", timeout=30) as response:
+            lines = response.read().decode().splitlines()
+        totals: dict[str, float] = {}
+        for line in lines:
+            if not line.startswith("#"):
+                name, value = line.rsplit(" ", 1)
+                name = name.split("{")[0]
+                totals[name] = totals.get(name, 0.0) + float(value)
+        return totals
+
+    def kill(self) -> None:
+        """End the whole process group at once, as a crash would."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(timeout=30)
+
+
+_MODELS: dict[str, Path] = {}
+
+
+def model(kind: str) -> Path:
+    """The tiny model's folder, built once a session (its weights come from a fixed seed)."""
+    if kind not in _MODELS:
+        folder = Path(tempfile.gettempdir()) / f"basin-tiny-{kind}-{os.getpid()}"
+        subprocess.run([str(PYTHON), "-m", "basin_engine_support.tiny", kind, str(folder)], check=True)
+        _MODELS[kind] = folder
+    return _MODELS[kind]
+
+
+class Deployment:
+    """Prefill and decode engines, or one aggregated engine, and a client that plays the router."""
+
+    def __init__(self, engines: Sequence[Engine]) -> None:
+        self.engines = list(engines)
+        self.prefills = [e for e in engines if e.role == "prefill"]
+        self.decodes = [e for e in engines if e.role == "decode"]
+        self.aggregated = next((e for e in engines if e.role == "aggregated"), None)
+        self._pool = ThreadPoolExecutor(64)
+        self._rooms = random.Random(11)
+
+    def generate(
+        self, prompt: Sequence[int], tokens: int, decode: int = 0, prefill: int = 0, **extra: Any
+    ) -> dict[str, Any]:
+        """One call, greedy and of exactly `tokens` tokens. Raises `HTTPError` or `OSError` as the engine gives it."""
+        custom = extra.pop("basin", None)
+        sampling: dict[str, Any] = {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": True}
+        if custom is not None:
+            sampling["custom_params"] = {"basin": custom}
+        body = {"input_ids": list(prompt), "sampling_params": sampling, **extra}
+        if self.aggregated is not None:
+            return post(f"{self.aggregated.url}/generate", body)
+        source, target = self.prefills[prefill], self.decodes[decode]
+        body |= {
+            "bootstrap_host": "127.0.0.1",
+            "bootstrap_port": source.bootstrap_port,
+            "bootstrap_room": self._rooms.getrandbits(62),
+        }
+        first = self._pool.submit(post, f"{source.url}/generate", body)
+        try:
+            return post(f"{target.url}/generate", body)
+        finally:
+            with suppress(Exception):
+                first.result(timeout=120)
+
+    def switch(self, **settings: Any) -> None:
+        """Change run-time settings of the plugin on every engine."""
+        for engine in self.engines:
+            post(f"{engine.url}/set_internal_state", {"server_args": {"basin": settings}})
+
+    def close(self) -> None:
+        for engine in self.engines:
+            engine.kill()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+@contextmanager
+def deploy(
+    kind: str,
+    roles: Sequence[str],
+    flags: dict[str, Sequence[str]] | None = None,
+    env: dict[str, str] | None = None,
+) -> Iterator[Deployment]:
+    """Engines of the given roles, ready; `flags` per role are added to the common ones."""
+    model(kind)
+    with tempfile.TemporaryDirectory(prefix="basin-engine-") as folder:
+        engines: list[Engine] = []
+        try:
+            for role in roles:
+                engines.append(Engine(kind, role, Path(folder), (flags or {}).get(role, ()), env or {}))
+            for engine in engines:
+                engine.wait_ready()
+            deployment = Deployment(engines)
+            yield deployment
+        finally:
+            for engine in engines:
+                engine.kill()
+
+
+def conversation(seed: int, turns: int, first: int, grow: tuple[int, int], vocabulary: int = 1024) -> list[list[int]]:
+    """New tokens that each turn appends to the context: a first prompt, then tool results."""
+    rng = random.Random(seed)
+    lengths = [first, *(rng.randint(*grow) for _ in range(turns - 1))]
+    return [[rng.randrange(3, vocabulary) for _ in range(n)] for n in lengths]

@@ -1,0 +1,73 @@
+"""`python -m basin_engine_support.tiny KIND FOLDER`: a tiny model whose random weights make every output token depend
+on the whole context, so that one wrong page or state shows in the text.
+
+Weights as large as `GAIN / sqrt(fan in)` keep the logits apart; the loaders' own dummy weights (1e-3) all but ignore
+the prompt.
+"""
+
+import sys
+from pathlib import Path
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen3NextConfig, Qwen3NextForCausalLM
+
+import basin_engine_support.torchvision_cpu  # noqa: F401
+
+GAIN = 1.6
+VOCABULARY = 1024
+
+
+def _llama() -> torch.nn.Module:
+    return LlamaForCausalLM(
+        LlamaConfig(
+            hidden_size=128,
+            intermediate_size=256,
+            num_hidden_layers=4,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            vocab_size=VOCABULARY,
+            max_position_embeddings=8192,
+        )
+    )
+
+
+def _gated_delta() -> torch.nn.Module:
+    """Three gated-delta layers and one of full attention, the published ratio."""
+    return Qwen3NextForCausalLM(
+        Qwen3NextConfig(
+            hidden_size=64,
+            intermediate_size=128,
+            num_hidden_layers=4,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            head_dim=32,
+            linear_key_head_dim=32,
+            linear_value_head_dim=32,
+            linear_num_key_heads=2,
+            linear_num_value_heads=2,
+            num_experts=4,
+            num_experts_per_tok=2,
+            moe_intermediate_size=64,
+            shared_expert_intermediate_size=64,
+            vocab_size=VOCABULARY,
+            max_position_embeddings=4096,
+        )
+    )
+
+
+BUILDERS = {"llama": (_llama, torch.float32), "gated-delta": (_gated_delta, torch.float16)}
+
+
+def build(kind: str, folder: Path) -> None:
+    make, dtype = BUILDERS[kind]
+    torch.manual_seed(7)
+    model = make()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if weight.dim() >= 2 and "conv1d" not in name:
+                weight.normal_(0.0, GAIN / weight.shape[-1] ** 0.5)
+    model.to(dtype).save_pretrained(folder)
+
+
+if __name__ == "__main__":
+    build(sys.argv[1], Path(sys.argv[2]))
