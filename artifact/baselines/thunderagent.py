@@ -1,0 +1,155 @@
+"""ThunderAgent (arXiv 2602.13692) in its router port's form: footprints of admitted sessions fit one cache tier."""
+
+from heapq import heappop, heappush
+
+from artifact.control.capacity import Capacities
+from artifact.control.policy import Action, Decision, Policy, PolicyState, SessionFacts, Signals
+
+
+class ThunderAgent(Policy):
+    """Sessions wait at the gateway until their footprint fits what unpaused sessions leave of the larger cache tier.
+
+    A footprint is the larger of the last call's total and the estimate of the call in flight. Turns of unpaused
+    sessions always pass. Of those waiting, paused sessions go before new ones, the smallest footprint first, then the
+    longest waiting; one that does not fit does not block smaller ones or the next class. Room is made on demand by
+    pausing the session that has been idle longest, once idle beyond `idle_lease_s`; it notices at its next turn. Who
+    has waited `promote_after_s` goes first and holds back the rest until it fits. With nobody unpaused, the first
+    enters whatever its size.
+
+    `output_estimate_tokens` is added to a prompt in flight (ours: the reference's 100 tokens a program).
+    `shared_head_tokens` common to all prompts are counted once instead of once a session (0, as published).
+    """
+
+    def __init__(
+        self,
+        capacities: Capacities,
+        idle_lease_s: float = 30.0,
+        promote_after_s: float = 1800.0,
+        output_estimate_tokens: int = 100,
+        shared_head_tokens: int = 0,
+    ) -> None:
+        super().__init__()
+        self._capacities = capacities
+        self.idle_lease_s = idle_lease_s
+        self.promote_after_s = promote_after_s
+        self.output_estimate_tokens = output_estimate_tokens
+        self.shared_head_tokens = shared_head_tokens
+        self._footprint: dict[str, int] = {}
+        self._unpaused: set[str] = set()
+        self._held_tokens = 0
+        self._idle_since: dict[str, float] = {}
+        self._line: dict[str, tuple[Action, float]] = {}
+        self._heaps: dict[Action, list[tuple[int, float, str]]] = {Action.RESUME: [], Action.ADMIT: []}
+
+    # Facts ---------------------------------------------------------------------------------------------------
+    def arrive(self, session: SessionFacts, now: float) -> None:
+        self._footprint[session.id] = self._net(session.first_prompt_tokens + self.output_estimate_tokens)
+        self._wait(session.id, Action.ADMIT, now)
+
+    def adopt(self, session: SessionFacts, context_tokens: int, now: float) -> None:
+        self._footprint[session.id] = self._net(context_tokens)
+        self._unpause(session.id)
+
+    def turn(self, session_id: str, prompt_tokens: int, now: float) -> bool:
+        estimate = self._net(prompt_tokens + self.output_estimate_tokens)
+        self._resize(session_id, max(self._footprint[session_id], estimate))
+        self._idle_since.pop(session_id, None)
+        if session_id in self._unpaused:
+            return True
+        self._wait(session_id, Action.RESUME, now)
+        return False
+
+    def call_done(self, session_id: str, context_tokens: int, now: float) -> None:
+        self._resize(session_id, self._net(context_tokens))
+        self._idle_since[session_id] = now
+
+    def depart(self, session_id: str, now: float) -> None:
+        self._pause(session_id)
+        self._line.pop(session_id, None)
+        self._footprint.pop(session_id, None)
+
+    def observe(self, signals: Signals, now: float) -> None:
+        self._capacities = self._capacities.updated(signals)
+
+    # Questions -----------------------------------------------------------------------------------------------
+    def next(self, now: float) -> Decision | None:
+        if not self._line:
+            return None
+        oldest, (_, since) = next(iter(self._line.items()))
+        if now - since > self.promote_after_s:
+            candidates = [oldest]
+        else:
+            candidates = [c for c in (self._smallest(Action.RESUME), self._smallest(Action.ADMIT)) if c is not None]
+        for session_id in candidates:
+            if self._fits(session_id) or self._make_room(session_id, now):
+                action, _ = self._line.pop(session_id)
+                self._unpause(session_id)
+                return Decision(action, session_id)
+        return None
+
+    def state(self) -> PolicyState:
+        parked = sum(action is Action.ADMIT for action, _ in self._line.values())
+        return PolicyState(
+            resident=len(self._unpaused),
+            parked=parked,
+            suspended=len(self._line) - parked,
+            budget_tokens=self.room_tokens + self._held_tokens,
+            admitting=bool(self._line),
+        )
+
+    def explain(self, session_id: str) -> str:
+        if session_id in self._unpaused:
+            return "admitted"
+        if session_id in self._line:
+            return f"waits for {self._footprint[session_id]:,} tokens; {self.room_tokens:,} are free"
+        return "paused while idle" if session_id in self._footprint else "unknown session"
+
+    @property
+    def room_tokens(self) -> int:
+        """Bound less what unpaused sessions hold; negative after they have grown past it."""
+        return self._capacities.cache_tokens - self.shared_head_tokens - self._held_tokens
+
+    # Parts ---------------------------------------------------------------------------------------------------
+    def _net(self, tokens: int) -> int:
+        return max(tokens - self.shared_head_tokens, 0)
+
+    def _fits(self, session_id: str) -> bool:
+        return not self._unpaused or self._footprint[session_id] <= self.room_tokens
+
+    def _make_room(self, session_id: str, now: float) -> bool:
+        while self._idle_since:
+            idle, since = next(iter(self._idle_since.items()))
+            if now - since <= self.idle_lease_s:
+                return False
+            self._pause(idle)
+            if self._fits(session_id):
+                return True
+        return False
+
+    def _wait(self, session_id: str, action: Action, now: float) -> None:
+        self._line[session_id] = (action, now)
+        heappush(self._heaps[action], (self._footprint[session_id], now, session_id))
+
+    def _smallest(self, action: Action) -> str | None:
+        heap = self._heaps[action]
+        while heap:
+            _, since, session_id = heap[0]
+            if self._line.get(session_id) == (action, since):
+                return session_id
+            heappop(heap)
+        return None
+
+    def _resize(self, session_id: str, tokens: int) -> None:
+        if session_id in self._unpaused:
+            self._held_tokens += tokens - self._footprint[session_id]
+        self._footprint[session_id] = tokens
+
+    def _unpause(self, session_id: str) -> None:
+        self._unpaused.add(session_id)
+        self._held_tokens += self._footprint[session_id]
+
+    def _pause(self, session_id: str) -> None:
+        self._idle_since.pop(session_id, None)
+        if session_id in self._unpaused:
+            self._unpaused.discard(session_id)
+            self._held_tokens -= self._footprint[session_id]
