@@ -6,7 +6,17 @@ NaN, never zero; one that did not happen within the run is infinite where its do
 
 from artifact.metrics.cliff import HitCurve, Knee, hit_curve, knee
 from artifact.metrics.paired import Band, duration_ratio, normal_band, time_to_normal
-from artifact.metrics.run import cache_tokens, capacity, column, duration_s, rate, sampled, trigger
+from artifact.metrics.run import (
+    Interval,
+    NotObserved,
+    cache_tokens,
+    capacity,
+    column,
+    duration_s,
+    rate,
+    sampled,
+    trigger,
+)
 from artifact.metrics.sessions import (
     completion_fraction,
     evaluated,
@@ -24,7 +34,9 @@ __all__ = [
     "Degradation",
     "EndState",
     "HitCurve",
+    "Interval",
     "Knee",
+    "NotObserved",
     "cache_tokens",
     "capacity",
     "column",

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from artifact.metrics.run import NotObserved
 from artifact.metrics.windows import windows
 from artifact.records.schema import Records
 
@@ -48,11 +49,11 @@ def hit_curve(runs: Iterable[Records], bin_width: float = BIN_WIDTH, min_windows
 
 
 def knee(curve: HitCurve) -> Knee:
-    """Where the binned median falls most steeply. Raises `ValueError` for a curve that never falls."""
+    """Where the binned median falls most steeply. Raises `NotObserved` for a curve that never falls."""
     w, hit = curve.bins["w_over_c"].to_numpy(), curve.bins["hit_rate"].to_numpy()
     slope = np.diff(hit) / np.diff(w)
     if not len(slope) or not slope.min() < 0:
-        raise ValueError(f"knee: the hit rate never falls over the {len(w)} bins of W/C observed")
+        raise NotObserved(f"knee: the hit rate never falls over the {len(w)} bins of W/C observed")
     first = last = steepest = int(np.argmin(slope))
     while first > 0 and slope[first - 1] <= SAME_DROP * slope[steepest]:
         first -= 1

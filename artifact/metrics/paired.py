@@ -21,21 +21,21 @@ class Band(NamedTuple):
     hit_rate: float
 
 
-def duration_ratio(records: Records, paired: Records, bin_s: float = 600.0) -> pd.DataFrame:
-    """Session durations over those of the same sessions in the paired run, by arrival (columns `start_s`, `end_s`,
-    `ratio`, the median, and `sessions`).
+def duration_ratio(records: Records, paired: Records, bin_s: float = 600.0, from_s: float = 0.0) -> pd.DataFrame:
+    """Session durations over those of the same sessions in the paired run, in bins of arrival time from `from_s` on
+    (columns `start_s`, `end_s`, `ratio`, the median, and `sessions`).
 
     Sessions count that completed in the pair, warm ones excluded. One that has not completed here has lasted until the
     run's end at least, and that enters the median as long as fewer than half of a bin's sessions are such; otherwise
     the median is not known and `ratio` is NaN. Durations run from arrival, first-call wait included.
     """
     both = _base(records).join(_base(paired).add_suffix("_paired"), how="inner")
-    both = both[both["outcome_paired"] == "completed"]
+    both = both[(both["outcome_paired"] == "completed") & (both["arrival_s"] >= from_s)]
     done = both["outcome"] == "completed"
     ended = both["ended_s"].where(done, duration_s(records))
     both = both.assign(
         ratio=(ended - both["arrival_s"]) / (both["ended_s_paired"] - both["arrival_s_paired"]),
-        start_s=both["arrival_s"] // bin_s * bin_s,
+        start_s=from_s + (both["arrival_s"] - from_s) // bin_s * bin_s,
         done=done,
     )
     bins = both.groupby("start_s").agg(ratio=("ratio", "median"), sessions=("ratio", "size"), done=("done", "mean"))

@@ -9,6 +9,11 @@ from artifact.records.schema import Records
 
 Interval = tuple[float, float]
 
+
+class NotObserved(ValueError):
+    """The run cannot show what was asked, for instance because it ends too early; the message says why."""
+
+
 NOMINAL_TRIGGER_S: Interval = (900.0, 900.0)
 """Stands in for the trigger of a run that has none (a control, or steady overload): minute 15, when the surges of both
 papers begin."""

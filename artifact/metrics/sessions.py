@@ -6,7 +6,7 @@ They describe the sessions that arrive within an interval; warm-start sessions a
 import numpy as np
 import pandas as pd
 
-from artifact.metrics.run import Interval, duration_s
+from artifact.metrics.run import Interval, NotObserved, duration_s
 from artifact.records.schema import Records
 
 MAX_SLOWDOWN = 4.0
@@ -15,10 +15,14 @@ ITL_ALLOWANCE = 0.05
 
 
 def evaluated(records: Records, interval: Interval | None = None) -> pd.DataFrame:
-    """The `sessions` rows that count: no warm start, arrival in the interval (None: the whole run)."""
+    """The `sessions` rows that count: no warm start, arrival in the interval (None: the whole run).
+
+    Raises `NotObserved` for an interval that outlasts the run, `ValueError` for an empty one."""
     start, end = interval or (0.0, duration_s(records))
     if not end > start:
         raise ValueError(f"evaluation interval: [{start}, {end}) s is empty")
+    if end > duration_s(records):
+        raise NotObserved(f"evaluation interval: ends at {end} s, the run at {duration_s(records)} s")
     sessions = records.sessions.to_pandas()
     arrival = sessions["arrival_s"]
     return sessions[(sessions["group"] != "warm") & (arrival >= start) & (arrival < end)]

@@ -5,7 +5,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from artifact.metrics.run import Interval, column, duration_s, nan_median, trigger
+from artifact.metrics.run import Interval, NotObserved, column, duration_s, nan_median, trigger
 from artifact.metrics.sessions import evaluated, first_call_wait
 from artifact.metrics.windows import hit_rate, ttft
 from artifact.records.schema import Records
@@ -86,7 +86,7 @@ def end_state(records: Records, hit_drop: float = 0.10, hit_before: float | None
     - a run whose last window is within all bounds but not the one before is recovering, too;
     - any run whose last two windows are not both degraded and that is not recovering is healthy.
 
-    Raises `ValueError` for a run too short to have such windows, or for `hit_drop` outside 0 to 1.
+    Raises `NotObserved` for a run too short to have such windows, `ValueError` for a `hit_drop` outside 0 to 1.
     """
     if not 0 < hit_drop < 1:
         raise ValueError(f"hit_drop: {hit_drop} is not between 0 and 1")
@@ -104,11 +104,11 @@ def end_state(records: Records, hit_drop: float = 0.10, hit_before: float | None
 
 
 def final_windows(records: Records) -> tuple[Interval, Interval]:
-    """The last two 20-minute windows. Raises `ValueError` if the first ends within 35 minutes of the trigger."""
+    """The last two 20-minute windows. Raises `NotObserved` if the first ends within 35 minutes of the trigger."""
     end = duration_s(records)
     earliest = trigger(records)[1] + SETTLE_S + WINDOW_S
     if end < earliest:
-        raise ValueError(f"end state: the run lasts {end / 60:g} min; its trigger asks for {earliest / 60:g} or more")
+        raise NotObserved(f"end state: the run lasts {end / 60:g} min; its trigger asks for {earliest / 60:g} or more")
     return (end - 2 * WINDOW_S, end - WINDOW_S), (end - WINDOW_S, end)
 
 

@@ -3,7 +3,16 @@
 import numpy as np
 import pandas as pd
 
-from artifact.metrics.run import Interval, cache_tokens, capacity, column, counter_at, duration_s, nan_median
+from artifact.metrics.run import (
+    Interval,
+    NotObserved,
+    cache_tokens,
+    capacity,
+    column,
+    counter_at,
+    duration_s,
+    nan_median,
+)
 from artifact.records.schema import Records
 
 SAMPLED = (
@@ -59,7 +68,7 @@ def windows(records: Records, width_s: float = 120.0, start_s: float = 0.0) -> p
     `active_base_sessions`; `w_over_c`, W over C; and of the decode KV capacity the shares `decode_kv_running`,
     `decode_kv_idle` (reserved, not decoding) and `decode_kv_used`, both together. What was not observed is NaN.
 
-    Raises `ValueError` when the run holds no whole window after `start_s`.
+    Raises `NotObserved` when the run holds no whole window after `start_s`.
     """
     edges = _edges(records, width_s, start_s)
     frame = pd.DataFrame({"start_s": edges[:-1], "end_s": edges[1:]})
@@ -83,7 +92,7 @@ def _edges(records: Records, width_s: float, start_s: float) -> np.ndarray:
         raise ValueError(f"window width: {width_s} s is not positive")
     count = int(np.floor((duration_s(records) - start_s) / width_s + 1e-9))
     if count < 1:
-        raise ValueError(f"windows: a run of {duration_s(records)} s has no whole {width_s} s after {start_s} s")
+        raise NotObserved(f"windows: a run of {duration_s(records)} s has no whole {width_s} s after {start_s} s")
     return start_s + width_s * np.arange(count + 1)
 
 

@@ -23,6 +23,7 @@ def test_duration_ratio_is_the_median_over_shared_sessions_by_arrival():
     bins = duration_ratio(surged, paired)
     assert bins["start_s"].tolist() == [0, 600] and bins["sessions"].tolist() == [3, 1]
     assert bins["ratio"].iloc[0] == 3.0
+    assert duration_ratio(surged, paired, from_s=15)["start_s"].tolist() == [15, 615]
     assert np.isnan(bins["ratio"].iloc[1])  # nobody of that bin has finished: the median is not known
 
 

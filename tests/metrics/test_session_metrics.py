@@ -2,6 +2,7 @@ import pytest
 from handmade import records, session
 
 from artifact.metrics import (
+    NotObserved,
     completion_fraction,
     evaluated,
     first_call_wait,
@@ -72,3 +73,8 @@ def test_completion_is_over_all_evaluated_arrivals():
     assert completion_fraction(run) == pytest.approx(1 / 3)
     assert shed_fraction(run) == pytest.approx(1 / 3)
     assert completion_fraction(records()) != completion_fraction(records())  # NaN: nobody arrived
+
+
+def test_an_interval_beyond_the_run_is_not_observed():
+    with pytest.raises(NotObserved, match="ends at 4000 s, the run at 3600"):
+        goodput(records(duration_s=3600.0), (0, 4000))
