@@ -1,0 +1,89 @@
+"""A fluid deployment from an engine calibration and the sessions it serves, so that both models share every number."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from artifact.workload.catalog import workload
+from artifact.workload.trajectory import Trajectory
+from sim.calibration.model import Calibration, calibration
+from sim.fluid.hits import HitCurve
+from sim.fluid.model import FluidDeployment
+from sim.scenario import Deployment
+
+
+@dataclass(frozen=True, slots=True)
+class SessionTerms:
+    """Means over the calls of a workload that Eq. 1 uses; tokens, and seconds where the name says so."""
+
+    calls_per_session: float
+    prompt_tokens: float
+    new_tokens: float
+    """Of a prompt, not sent before by the session and not in the shared head."""
+    output_tokens: float
+    gap_s: float
+    context_tokens: float
+    """c̄: prompts weighted by the time a session spends at them, gaps and unloaded decode."""
+    prefill_position: float
+    """Mean position of a prompt token when everything is recomputed, which prefill attention grows with."""
+
+
+def session_terms(trajectories: Sequence[Trajectory], token_s: float) -> SessionTerms:
+    """The terms of `trajectories`, whose output tokens take `token_s` each when c̄ weights calls by duration.
+
+    Raises `ValueError` when there is none.
+    """
+    if not trajectories:
+        raise ValueError("session_terms: no trajectories")
+    prompt, new, output, gap = (
+        np.array([x for t in trajectories for x in getattr(t, column)], float)
+        for column in ("prompt_tokens", "new_tokens", "output_tokens", "gap_before_s")
+    )
+    heads = sum(t.shared_head_tokens for t in trajectories)
+    return SessionTerms(
+        calls_per_session=len(prompt) / len(trajectories),
+        prompt_tokens=float(prompt.mean()),
+        new_tokens=float(new.sum() - heads) / len(new),
+        output_tokens=float(output.mean()),
+        gap_s=float(gap.mean()),
+        context_tokens=float(np.average(prompt, weights=gap + output * token_s)),
+        prefill_position=float((prompt**2).sum() / prompt.sum() / 2),
+    )
+
+
+def fluid_deployment(
+    deployment: Deployment,
+    trajectories: Sequence[Trajectory] | str = "terminal-bench",
+    hits: HitCurve | None = None,
+) -> FluidDeployment:
+    """The fluid model of a simulated deployment serving `trajectories` (or a workload of that name)."""
+    engine = calibration(deployment.calibration)
+    sessions = workload(trajectories) if isinstance(trajectories, str) else trajectories
+    terms = session_terms(sessions, engine.decode.fixed_s.value)
+    step_per_request = (
+        engine.decode.per_request_s.value + engine.decode.per_context_token_s.value * terms.context_tokens
+    )
+    tier = "GPU" if deployment.host_ratio == 0 else f"host ×{deployment.host_ratio:g}"
+    return FluidDeployment(
+        name=f"{deployment.calibration.upper()} {deployment.prefill}P{deployment.decode}D, {tier}",
+        cache_tokens=engine.prefill.cache_tokens.value * deployment.prefill * max(1.0, deployment.host_ratio),
+        decode_kv_tokens=engine.decode.kv_tokens.value * deployment.decode,
+        prefill_tokens_per_s=deployment.prefill * engine.saturated_prefill_tokens_per_s(terms.prefill_position),
+        context_tokens=terms.context_tokens,
+        prompt_tokens=terms.prompt_tokens,
+        new_tokens=terms.new_tokens,
+        calls_per_session=terms.calls_per_session,
+        gap_s=terms.gap_s,
+        unloaded_latency_s=_outside_decode_s(engine, terms) + terms.output_tokens * engine.decode.fixed_s.value,
+        latency_s_per_request=terms.output_tokens * step_per_request / deployment.decode,
+        hits=hits or HitCurve(),
+    )
+
+
+def _outside_decode_s(engine: Calibration, terms: SessionTerms) -> float:
+    """Call overhead, prefill of the new tokens at the end of a cached prompt, and transfer, on an idle engine."""
+    prefill = engine.prefill
+    per_token = prefill.per_token_s.value + terms.prompt_tokens * prefill.per_token_position_s.value
+    first_token = prefill.fixed_s.value + terms.new_tokens * per_token
+    return engine.call_overhead_s.value + first_token + engine.transfer_s.value
