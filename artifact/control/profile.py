@@ -98,10 +98,10 @@ def reference_hit_rate(x: NDArray[np.float64], plateau: float = 0.95, floor: flo
 
 
 def fit_kappa(ramp: Sequence[RampPoint], capacity_tokens: float) -> RampFit:
-    """Align the reference curve with one ramp by least squares over κ; plateau and floor are the ramp's own.
+    """Align the reference curve with one ramp by least squares over κ, plateau and floor.
 
-    `capacity_tokens` is C = max(C_G, C_H). The plateau is the median of the upper points, the floor of the lower ones.
-    Raises `ValueError` if the ramp shows no transition, since κ is then not determined by it.
+    `capacity_tokens` is C = max(C_G, C_H). For a given κ the curve is linear in plateau and floor. Raises `ValueError`
+    if the ramp shows no transition, since κ is then not determined by it.
     """
     points = sorted(ramp, key=lambda p: p.working_set_tokens)
     x = np.array([p.working_set_tokens for p in points]) / capacity_tokens
@@ -112,18 +112,25 @@ def fit_kappa(ramp: Sequence[RampPoint], capacity_tokens: float) -> RampFit:
             if len(points)
             else "ramp without points: run the load ramp first"
         )
-    middle = (h.max() + h.min()) / 2
-    plateau, floor = float(np.median(h[h >= middle])), float(np.median(h[h < middle]))
+
+    def levels(log_kappa: float) -> tuple[float, float, float]:
+        """Plateau, floor and mean squared error of the best curve of this scale."""
+        shape = np.interp(x / np.exp(log_kappa), REFERENCE_X, REFERENCE_Y)
+        columns = np.column_stack([shape, 1 - shape])
+        (plateau, floor), *_ = np.linalg.lstsq(columns, h)
+        plateau, floor = float(np.clip(plateau, 0, 1)), float(np.clip(floor, 0, 1))
+        return plateau, floor, float(np.mean((columns @ [plateau, floor] - h) ** 2))
 
     def error(log_kappa: float) -> float:
-        return float(np.mean((reference_hit_rate(x / np.exp(log_kappa), plateau, floor) - h) ** 2))
+        return levels(log_kappa)[2]
 
     # The error has flat stretches far from the optimum, so a grid finds the valley and Brent's method its bottom.
     grid = np.linspace(np.log(KAPPA_BOUNDS[0]), np.log(KAPPA_BOUNDS[1]), 200)
     best = int(np.argmin([error(g) for g in grid]))
     bounds = (grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)])
     log_kappa = minimize_scalar(error, bounds=bounds, method="bounded").x
-    return RampFit(float(np.exp(log_kappa)), plateau, floor, error(log_kappa) ** 0.5)
+    plateau, floor, squared = levels(log_kappa)
+    return RampFit(float(np.exp(log_kappa)), plateau, floor, squared**0.5)
 
 
 def profile_from_ramps(
