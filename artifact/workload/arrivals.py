@@ -7,10 +7,12 @@ higher factor only adds arrivals, and every factor shares the arrivals of the lo
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+from functools import cache
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import brentq
 
 from artifact.workload.load import Load
 
@@ -18,23 +20,13 @@ Floats = NDArray[np.float64]
 Warp = Callable[[Floats], Floats]
 """From expected arrivals so far to seconds: the inverse of the integrated rate."""
 
-HOUR_S, WINDOW_S, STEP_S = 3600.0, 600.0, 60.0
+STEP_S, WINDOW_S, PATTERN_S = 60.0, 600.0, 7200.0
 
-
-@dataclass(frozen=True, slots=True)
-class Burstiness:
-    """A rate that wanders: the base rate times the exponential of an Ornstein-Uhlenbeck process, whose every hour is
-    scaled to a mean of one."""
-
-    sigma: float
-    """Stationary standard deviation of the log rate."""
-    correlation_s: float = WINDOW_S
-
-
-# Stand-ins for two production traces that cannot be shipped. Only their burstiness is published: thinned to one
-# deployment's rate, the busiest ten minutes exceed the hourly mean by 16% and 49% (paper A §4.1). `sigma` is fitted to
-# that, Poisson noise of 9-20 sessions/min included (`mean_busiest_excess`).
-BURSTINESS = {"bailian-coder": Burstiness(sigma=0.115), "bailian-a": Burstiness(sigma=0.445)}
+RATE_EXCESS = {"bailian-coder": 0.073, "bailian-a": 0.48}
+"""Stand-ins for two production traces of two hours that cannot be shipped: how far the busiest ten-minute window of the
+rate itself exceeds its mean. Only burstiness is published: thinned to one deployment's rate, the traces' busiest ten
+minutes exceed the hourly mean by 16% and 49% (paper A §4.1). The values are fitted so that arrivals do, with the
+Poisson noise of 9-20 sessions/min; what the rate does in between is a random walk of ours."""
 
 
 @dataclass(frozen=True)
@@ -124,88 +116,65 @@ def _unit_points(total: float, rng: np.random.Generator) -> Floats:
 def _warp(load: Load, seed: int) -> tuple[Warp, float]:
     """How expected arrivals map to seconds, and how many there are in the whole run."""
     rate_s = load.rate_per_min / 60
-    if load.process not in BURSTINESS:
+    if load.process not in RATE_EXCESS:
         return lambda points: points / rate_s, rate_s * load.duration_s
-    grid, level = _wandering(BURSTINESS[load.process], load.duration_s, stream_rng(seed, "rate"))
-    expected = np.concatenate([[0.0], np.cumsum(level * STEP_S)]) * rate_s
+    level = _wandering_rate(RATE_EXCESS[load.process], stream_rng(seed, "rate"))
+    level = np.tile(level, int(np.ceil(load.duration_s / PATTERN_S)))
+    grid = STEP_S * np.arange(len(level) + 1, dtype=np.float64)
+    expected = np.concatenate([[0.0], np.cumsum(level)]) * STEP_S * rate_s
     return lambda points: np.interp(points, expected, grid), float(np.interp(load.duration_s, grid, expected))
 
 
-def _wandering(law: Burstiness, duration_s: float, rng: np.random.Generator) -> tuple[Floats, Floats]:
-    """Edges of one-minute steps covering the run in whole hours, and the relative rate in each step."""
-    per_hour = round(HOUR_S / STEP_S)
-    steps = per_hour * int(np.ceil(duration_s / HOUR_S))
-    keep = np.exp(-STEP_S / law.correlation_s)
-    log_level = np.zeros(steps)
-    state = rng.standard_normal()
-    for i, shock in enumerate(rng.standard_normal(steps)):
-        log_level[i] = law.sigma * state
-        state = keep * state + np.sqrt(1 - keep**2) * shock
-    level: Floats = np.exp(log_level).reshape(-1, per_hour)
-    level /= level.mean(axis=1, keepdims=True)
-    return STEP_S * np.arange(steps + 1, dtype=np.float64), level.ravel()
+def _wandering_rate(excess: float, rng: np.random.Generator) -> Floats:
+    """A two-hour pattern of relative rates, one a minute, with mean one: the exponential of a first-order random walk
+    with a correlation time of ten minutes, its spread such that the busiest window has the excess."""
+    keep = np.exp(-STEP_S / WINDOW_S)
+    shocks = rng.standard_normal(round(PATTERN_S / STEP_S))
+    shocks[1:] *= np.sqrt(1 - keep**2)
+    walk = np.array(list(accumulate(shocks.tolist(), lambda state, shock: keep * state + shock)))
+
+    def level(spread: float) -> Floats:
+        relative = np.exp(spread * walk)
+        return np.asarray(relative / relative.mean(), dtype=np.float64)
+
+    def busiest(spread: float) -> float:
+        return float(level(spread).reshape(-1, round(WINDOW_S / STEP_S)).mean(axis=1).max())
+
+    return level(brentq(lambda spread: busiest(spread) - 1 - excess, 0.0, 10.0))
 
 
 def _recorded_points(load: Load, seed: int) -> _Points:
-    """The arrivals of a file, with heights such that thinning to the offered rate keeps those below one."""
+    """The arrivals of a trace, with heights such that thinning to the offered rate keeps those below one."""
     if load.arrivals_path is None:
-        raise ValueError("load: process 'recorded' needs arrivals_path, a file of arrival times")
-    times = read_arrivals(Path(load.arrivals_path))
+        raise ValueError("load: process 'recorded' needs arrivals_path, a trace file that records arrivals")
+    times = np.array(recorded_arrivals(load.arrivals_path))
     times = times[times < load.duration_s]
     recorded_per_min = len(times) / load.duration_s * 60
     room = recorded_per_min / load.rate_per_min
     wanted = max(1.0, load.rate_change.factor) if load.rate_change else 1.0
-    if wanted > room * (1 + 1e-6):
+    if wanted > room * (1 + 1e-9):
         raise ValueError(
             f"{load.arrivals_path}: {recorded_per_min:.4g} arrivals/min in the first {load.duration_s:g} s cannot be "
-            f"thinned to {wanted * load.rate_per_min:.4g}/min; lower rate_per_min"
+            f"thinned to {wanted * load.rate_per_min:.4g}/min: lower rate_per_min"
         )
     heights = stream_rng(seed, "base", purpose=1).random(len(times)) * room
     picks = stream_rng(seed, "base", purpose=2).random(len(times))
     return _Points(times, heights, picks, tuple(f"base-0-{i:05d}" for i in range(len(times))))
 
 
-def read_arrivals(path: Path) -> Floats:
-    """Arrival times from a text file, one number of seconds a line, ascending; shifted to start at 0.
+@cache
+def recorded_arrivals(path: str) -> tuple[float, ...]:
+    """Arrivals in a trace file, in seconds from the first, ascending; sub-agents do not count.
 
-    Raises `ValueError` naming file and line of what is not a number or runs backwards.
+    Raises what `artifact.workload.formats.load` raises, and `ValueError` where the trace records no arrivals.
     """
-    times: list[float] = []
-    for number, line in enumerate(path.read_text().splitlines(), start=1):
-        if not line.strip():
-            continue
-        try:
-            time = float(line)
-        except ValueError:
-            raise ValueError(f"{path}:{number}: {line.strip()!r} is not a time in seconds") from None
-        if not np.isfinite(time) or (times and time < times[-1]):
-            raise ValueError(f"{path}:{number}: time {line.strip()} does not follow {times[-1] if times else 0}")
-        times.append(time)
+    from artifact.workload.formats import load  # the formats' tokenizer is slow to import
+
+    trace = load(path)
+    times = sorted(trace.arrivals_s[t.id] for t in trace if t.parent_id is None and t.id in trace.arrivals_s)
     if not times:
-        raise ValueError(f"{path}: no arrival times")
-    return np.array(times) - times[0]
-
-
-def busiest_excess(times_s: Floats, start_s: float = 0.0) -> float:
-    """Arrivals in the busiest of an hour's six ten-minute windows over the hourly mean, minus one (paper A §4.1)."""
-    edges = start_s + np.arange(0, HOUR_S + WINDOW_S, WINDOW_S)
-    counts, _ = np.histogram(times_s, edges)
-    return float(counts.max() / counts.mean() - 1)
-
-
-def mean_busiest_excess(load: Load, rates_per_min: tuple[float, ...], seeds: range) -> float:
-    """`busiest_excess` of the load's process, averaged over the hours of its runs, rates and seeds."""
-    hours = np.arange(0, load.duration_s - HOUR_S + 1, HOUR_S)
-    return float(
-        np.mean(
-            [
-                busiest_excess(base_stream(load.model_copy(update={"rate_per_min": rate}), seed).times_s, start)
-                for rate in rates_per_min
-                for seed in seeds
-                for start in hours
-            ]
-        )
-    )
+        raise ValueError(f"{path}: a trace of format {trace.format} without arrival times: choose another process")
+    return tuple(time - times[0] for time in times)
 
 
 def _within(times_s: Floats, start_s: float, end_s: float) -> NDArray[np.bool_]:

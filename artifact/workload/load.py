@@ -51,7 +51,7 @@ class Load(BaseModel):
     duration_s: float = Field(gt=0)
     process: Literal["poisson", "bailian-coder", "bailian-a", "recorded"] = "poisson"
     arrivals_path: str | None = None
-    """For "recorded": a file of arrival times, thinned at random to `rate_per_min`."""
+    """For "recorded": a trace file whose arrivals are taken, thinned at random to `rate_per_min`."""
     surges: tuple[Surge, ...] = ()
     burst: ShortBurst | None = None
     rate_change: RateChange | None = None
