@@ -89,6 +89,8 @@ def detect(path: str | Path) -> str:
     for name, candidate in FORMATS.items():
         if candidate.matches(sample):
             return name
+    if not sample.head:
+        raise TraceError(Path(path), "is empty", advice="give a trace with at least one call")
     if sample.broken:
         json_document(Path(path))  # says where
     raise TraceError(

@@ -133,7 +133,7 @@ def _read_session(key: str, session: _Session, out: Collector) -> None:
     if not session.messages:
         out.note("sessions without a call ignored")
         return
-    transcript = Transcript(out)
+    transcript = Transcript(out, parallel_tools=True)
     task = ""
     for event in session.events:
         if isinstance(event, _Message):

@@ -6,8 +6,9 @@ a gap is the difference of time stamps, which includes the preceding response's 
 its whole prompt, as Mooncake and Dynamo mean it, not AIPerf's increment.
 
 Without any `session_id` the sessions are derived: a call continues the call whose whole blocks it begins with, if at
-least one, unless the prompts of other calls branch off there (as they do behind a shared system prompt). A call
-without such a predecessor starts a session of its own. The block size is not recorded; it is the one that fits most
+least one, unless the prompts of other calls branch off there (as they do behind a shared system prompt), or unless
+it is not longer by at least half of the preceding output (another question about the same document). A call without
+such a predecessor starts a session of its own. The block size is not recorded; it is the one that fits most
 calls. The shared head is what the first prompts of all sessions have in common.
 """
 
@@ -155,8 +156,10 @@ def _lineages(rows: list[_Row]) -> list[list[_Row]]:
     chains: list[list[_Row]] = []
     for row, path in zip(rows, paths, strict=True):
         joint = next((node for node in reversed(path[1:]) if node in open_at and branches[node] <= 1), None)
-        chain = open_at.pop(joint) if joint is not None else []
-        if not chain:
+        chain: list[_Row] = []
+        if joint is not None and row.prompt > open_at[joint][-1].prompt + open_at[joint][-1].output // 2:
+            chain = open_at.pop(joint)
+        else:
             chains.append(chain)
         chain.append(row)
         open_at[path[-1]] = chain

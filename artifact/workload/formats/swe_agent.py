@@ -41,9 +41,11 @@ def _read_session(document: Record, key: str, out: Collector) -> None:
     calls: list[Call] = []
     prompts: list[_Prompt] = [[]]
     gap_s = 0.0
+    answer: _Prompt = []
     for step in document.children("trajectory"):
         response = _response(step)
-        prompt = _messages(step.children("query")) if step.has("query") else next(from_history, [])
+        answered = prompts[-1] + answer  # for want of a query, since the history can lack responses that were retried
+        prompt = _messages(step.children("query")) if step.has("query") else next(from_history, answered)
         if recorded := _recorded(step):
             calls.append(Call(*recorded, gap_s))
         elif any(text for _, text in prompt):
@@ -54,8 +56,9 @@ def _read_session(document: Record, key: str, out: Collector) -> None:
         elif response:
             raise step.error("query", "missing, and no history to count the prompt from")
         else:
-            continue  # what is submitted at the end of a budget is a step without a call
+            continue  # a submission forced by the end of a budget is no call
         prompts.append(prompt)
+        answer = [("assistant", response), ("user", content_text(step.data.get("observation")))]
         out.note("tool times not recorded, taken as 0 s", not step.has("execution_time"))
         gap_s = step.number("execution_time", low=0) if step.has("execution_time") else 0.0
     if not calls:

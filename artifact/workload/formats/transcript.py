@@ -11,11 +11,13 @@ class Transcript:
     """Told what was said and which calls were made, in order, it works out each call's tokens and gap.
 
     A gap runs from the end of a response to the last thing said before the next call. Where nothing said has a time,
-    it runs to the time of the next response, which includes that response's own duration.
+    it runs to the time of the next response, which includes that response's own duration. Times must not decrease;
+    with `parallel_tools` only those of responses must not, since tools report in any order.
     """
 
-    def __init__(self, out: Collector) -> None:
+    def __init__(self, out: Collector, parallel_tools: bool = False) -> None:
         self._out = out
+        self._parallel_tools = parallel_tools
         self._prompts: list[int] = []
         self._outputs: list[int] = []
         self._cached: list[int | None] = []
@@ -28,7 +30,9 @@ class Transcript:
     def say(self, content: Any, place: Record, time_key: str = "") -> None:
         """Something that is not the model's: system prompt, user message or tool result; `time_key` holds its time."""
         self._said.append(content)
-        self._said_s = self._time_s(place, time_key) or self._said_s
+        time_s = self._time_s(place, time_key, ordered=not self._parallel_tools)
+        if time_s is not None:
+            self._said_s = max(time_s, self._said_s or time_s)
 
     def call(
         self,
@@ -57,13 +61,14 @@ class Transcript:
         self._ended_s = time_s if end_s is None else end_s
         self._said, self._said_s = [], None
 
-    def _time_s(self, place: Record, key: str) -> float | None:
+    def _time_s(self, place: Record, key: str, ordered: bool = True) -> float | None:
         if not key or not place.has(key):
             return None
         time_s = place.time_s(key)
-        if time_s < self._latest_s:
-            raise place.error(key, f"{place.data[key]} is before the preceding time stamp of the session")
-        self._latest_s = time_s
+        if ordered:
+            if time_s < self._latest_s:
+                raise place.error(key, f"{place.data[key]} is before the preceding time stamp of the session")
+            self._latest_s = time_s
         return time_s
 
     def _gap_s(self, response_s: float | None) -> float:
