@@ -149,7 +149,8 @@ class Deployment:
     def switch(self, **settings: Any) -> None:
         """Change run-time settings of the plugin on every engine."""
         for engine in self.engines:
-            post(f"{engine.url}/set_internal_state", {"server_args": {"basin": settings}})
+            values = {f"basin_{name}": float(value) for name, value in settings.items()}
+            assert post(f"{engine.url}/set_internal_state", {"server_args": values}) == [True]
 
     def close(self) -> None:
         for engine in self.engines:

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen3NextConfig, Qwen3NextForCausalLM
 
+# Before the models' own imports, so those stand inside the functions.
 import basin_engine_support.torchvision_cpu  # noqa: F401
 
 GAIN = 1.6
@@ -18,6 +18,8 @@ VOCABULARY = 1024
 
 
 def _llama() -> torch.nn.Module:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
     return LlamaForCausalLM(
         LlamaConfig(
             hidden_size=128,
@@ -33,6 +35,8 @@ def _llama() -> torch.nn.Module:
 
 def _gated_delta() -> torch.nn.Module:
     """Three gated-delta layers and one of full attention, the published ratio."""
+    from transformers import Qwen3NextConfig, Qwen3NextForCausalLM
+
     return Qwen3NextForCausalLM(
         Qwen3NextConfig(
             hidden_size=64,
