@@ -1,0 +1,133 @@
+"""The gateway as an ASGI application: routes, background loops, start and stop."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from artifact.control.policy import Policy, Signals
+from artifact.gateway.config import CapacitiesUnknown, GatewayConfig, PolicyFactory
+from artifact.gateway.desk import Desk
+from artifact.gateway.metrics import GatewayMetrics
+from artifact.gateway.operator import Operator
+from artifact.gateway.ordering import EngineOrder
+from artifact.gateway.proxy import CALL_PATHS, Proxy
+from artifact.gateway.session import Session
+from artifact.gateway.telemetry import Telemetry
+from artifact.gateway.upstream import Upstream
+from artifact.gateway.wire import Receive, Scope, Send
+
+log = logging.getLogger("basin.gateway")
+
+
+class Gateway:
+    """`app = Gateway(config, make_policy)` is an ASGI application with a lifespan.
+
+    Raises `ValueError` for an unknown policy or identity convention.
+    """
+
+    def __init__(
+        self,
+        config: GatewayConfig,
+        make_policy: PolicyFactory,
+        on_session_end: Callable[[Session], None] = lambda session: None,
+    ) -> None:
+        self.config = config
+        self._started_s: float | None = None
+        self.metrics = GatewayMetrics()
+        self._make_policy = make_policy
+        self.policy_name, self.policy_options = config.policy, dict(config.policy_options)
+        self.policy_pending = ""
+        self.desk = Desk(
+            self._first_policy(), self.now, config.limits, config.timeouts, self.metrics.waited, on_session_end
+        )
+        self.upstream = Upstream(config.upstream, config.timeouts.connect_s)
+        self.order = EngineOrder(config.priority, self.desk)
+        self.proxy = Proxy(config, self.desk, self.upstream, self.order)
+        self.telemetry = Telemetry(config, self.desk, self.upstream)
+        self.operator = Operator(self)
+        self.metrics.attach(self)
+        self._loops: list[asyncio.Task[None]] = []
+
+    def now(self) -> float:
+        """Seconds since the gateway was first asked, by a monotonic clock: steps of the wall clock do not show."""
+        time_s = asyncio.get_running_loop().time()
+        if self._started_s is None:
+            self._started_s = time_s
+        return (time_s - self._started_s) * self.config.time_scale
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds / self.config.time_scale)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            if scope["method"] == "POST" and scope["path"] in CALL_PATHS:
+                await self.proxy.call(scope, receive, send)
+            elif not await self.operator.handle(scope, receive, send):
+                await self.proxy.pass_through(scope, receive, send)
+        elif scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+        else:  # refuse a web socket before it opens
+            await receive()
+            await send({"type": "websocket.close", "code": 1008})
+
+    def set_policy(self, name: str, options: dict[str, Any]) -> None:
+        """Put a policy in charge. Where `PolicyFactory` raises, nothing changes."""
+        policy = self._make_policy(name, options, self.telemetry.latest)
+        self.desk.switch(policy)
+        self.policy_name, self.policy_options, self.policy_pending = name, options, ""
+        log.warning("policy in charge", extra={"policy": name})
+
+    def _first_policy(self) -> Policy:
+        """The configured policy, or the neutral one until the engine has said how large it is."""
+        try:
+            return self._make_policy(self.policy_name, self.policy_options, Signals())
+        except CapacitiesUnknown as unknown:
+            self.policy_pending = str(unknown)
+            return Policy()
+
+    async def start(self) -> None:
+        """Begin the background loops (the lifespan does it; tests without a server call it themselves)."""
+        for loop in (self._sweep, self._observe, self._scrape):
+            self._loops.append(asyncio.create_task(self._forever(loop)))
+
+    async def stop(self) -> None:
+        for task in self._loops:
+            task.cancel()
+        await asyncio.gather(*self._loops, return_exceptions=True)
+        await self.upstream.close()
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        await receive()
+        await self.start()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await self.stop()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def _forever(self, step: Callable[[], Awaitable[None]]) -> None:
+        """One loop's error is logged and must not end it: a gateway without its sweep or its controller is stuck."""
+        while True:
+            try:
+                await step()
+            except Exception:
+                log.exception("background loop failed", extra={"loop": step.__name__})
+                await asyncio.sleep(1.0)
+
+    async def _sweep(self) -> None:
+        await asyncio.sleep(1.0)
+        self.desk.sweep()
+
+    async def _scrape(self) -> None:
+        await self.telemetry.scrape()
+        if self.policy_pending:
+            self.telemetry.signals()
+            try:
+                self.set_policy(self.policy_name, self.policy_options)
+            except CapacitiesUnknown as unknown:
+                log.warning("policy waits, calls pass: " + str(unknown))
+        await self.sleep(self.config.scrape_s)
+
+    async def _observe(self) -> None:
+        await self.sleep(self.desk.policy.interval_s)
+        self.desk.observe(self.telemetry.signals())

@@ -1,0 +1,126 @@
+"""How the policy's order and marks reach the engine, and whether the engine heeds them.
+
+The order key becomes the request's integer `priority`. While the policy does not order, a call carries the time at
+which it was let through: then a priority queue is a FIFO queue, and calls that wait when ordering begins already
+have keys on the same scale (seconds on the gateway's clock).
+"""
+
+import json
+import logging
+import math
+import re
+from json.decoder import scanstring  # type: ignore[attr-defined]  # public in CPython, absent from the stubs
+
+from artifact.gateway.config import EnginePriority
+from artifact.gateway.desk import Desk
+from artifact.gateway.session import Call
+from artifact.gateway.wire import RawHeaders
+
+log = logging.getLogger("basin.gateway")
+_PER_SECOND = 10.0  # keys in tenths of a second
+_LARGEST = 2**53  # what every JSON reader takes for an exact integer
+_PRIORITY_PATHS = frozenset(("/v1/chat/completions", "/v1/completions", "/v1/responses", "/generate"))
+_SPACE = re.compile(r"[ \t\n\r]*")
+_DECODER = json.JSONDecoder()
+
+
+class EngineOrder:
+    """Marks calls for the engine, and counts in how many telling cases the engine followed the order.
+
+    A case tells when the oldest waiting call is not the first in order, and one of the two is answered next: a FIFO
+    engine answers the oldest.
+    """
+
+    WATCHED, ENOUGH = 64, 40
+
+    def __init__(self, config: EnginePriority, desk: Desk) -> None:
+        self.config, self.desk = config, desk
+        self.followed = self.telling = 0
+        self._waiting: dict[Call, tuple[int, float]] = {}  # in the order sent: (serial number, key)
+        self._sent = self._sent_before_last_answer = 0
+
+    @property
+    def ignored(self) -> bool | None:
+        """Whether the engine ignores priorities; None while too few telling cases were seen."""
+        return None if self.telling < self.ENOUGH else self.followed < 0.5 * self.telling
+
+    def mark(self, call: Call, path: str, body: bytes) -> tuple[RawHeaders, bytes]:
+        """Headers to add to the call and its body, changed only in its `priority`."""
+        policy, session_id, now = self.desk.policy, call.session.id, self.desk.now()
+        marks: RawHeaders = []
+        ask = self.desk.ask
+        if ask(policy.lending):
+            marks.append((b"x-basin-retain", b"1"))
+        if (pin_s := ask(policy.pin_s, session_id, now) or 0.0) > 0:
+            marks.append((b"x-basin-pin-s", b"%.3f" % pin_s))
+        if self.config.dialect == "none":
+            return marks, body
+        ordering = bool(ask(policy.ordering))
+        key = (ask(policy.order_key, session_id) or 0.0) if ordering else now
+        priority = self.config.sign * _clamp(key * _PER_SECOND)
+        if ordering and len(self._waiting) < self.WATCHED:
+            self._sent += 1
+            self._waiting[call] = (self._sent, key)
+        marks.append((b"x-vllm-priority", b"%d" % priority))
+        if path in _PRIORITY_PATHS and call.ask.is_object:
+            body = set_priority(body, priority, replace=call.ask.has_priority)
+        return marks, body
+
+    def answered(self, call: Call) -> None:
+        """The engine has begun to answer a call."""
+        if call not in self._waiting:
+            return
+        oldest = next(iter(self._waiting))
+        first = min(self._waiting, key=lambda c: self._waiting[c][1])
+        settled = self._waiting[first][0] <= self._sent_before_last_answer
+        if first is not oldest and call in (first, oldest) and settled:
+            self.telling += 1
+            self.followed += call is first
+            if self.telling == self.ENOUGH and self.ignored:
+                log.warning("the engine ignores priorities; only suspension at turn boundaries orders its work")
+        self._sent_before_last_answer = self._sent
+        self.forget(call)
+
+    def forget(self, call: Call) -> None:
+        self._waiting.pop(call, None)
+
+
+def set_priority(body: bytes, priority: int, replace: bool) -> bytes:
+    """A JSON object with this `priority` in front of its other members, all of which keep their bytes.
+
+    With `replace`, members of that name are cut out first, so that a client cannot put itself ahead.
+    """
+    text = body.decode()
+    if replace:
+        text = _without_priority(text)
+    start = text.index("{") + 1
+    empty = text[_skip(text, start)] == "}"
+    return (text[:start] + f'"priority":{priority}' + ("" if empty else ",") + text[start:]).encode()
+
+
+def _without_priority(text: str) -> str:
+    """The object's text without its top-level `priority` members and the comma of each."""
+    kept: list[str] = []
+    at = _skip(text, text.index("{") + 1)
+    while text[at] != "}":
+        start = at
+        name, at = scanstring(text, at + 1)
+        at = _skip(text, _skip(text, at) + 1)  # over the colon
+        at = _DECODER.raw_decode(text, at)[1]
+        if name != "priority":
+            kept.append(text[start:at])
+        at = _skip(text, at)
+        if text[at] == ",":
+            at = _skip(text, at + 1)
+    return "{" + ",".join(kept) + "}"
+
+
+def _skip(text: str, at: int) -> int:
+    found = _SPACE.match(text, at)
+    return found.end() if found else at
+
+
+def _clamp(key: float) -> int:
+    if math.isnan(key):
+        return _LARGEST
+    return round(max(-_LARGEST, min(_LARGEST, key)))
