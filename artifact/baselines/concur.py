@@ -1,5 +1,7 @@
 """CONCUR (arXiv 2601.22705) as ported in paper A §7.1: an AIMD window on agents, driven by KV usage and hit rate."""
 
+from collections import OrderedDict
+
 from artifact.control.policy import Action, Decision, Policy, PolicyState, SessionFacts, Signals
 
 
@@ -34,7 +36,8 @@ class Concur(Policy):
         self.hit_threshold = hit_threshold
         self.usage_low, self.usage_high = usage_low, usage_high
         self.increase, self.decrease, self.floor = increase, decrease, floor
-        self._pending: dict[str, Action] = {}
+        self._pending: OrderedDict[str, Action] = OrderedDict()
+        self._suspended = 0
 
     def arrive(self, session: SessionFacts, now: float) -> None:
         self._pending[session.id] = Action.ADMIT
@@ -48,10 +51,11 @@ class Concur(Policy):
             return True
         self._resident.discard(session_id)
         self._pending[session_id] = Action.RESUME
+        self._suspended += 1
         return False
 
     def depart(self, session_id: str, now: float) -> None:
-        self._pending.pop(session_id, None)
+        self._suspended -= self._pending.pop(session_id, None) is Action.RESUME
         self._resident.discard(session_id)
 
     def observe(self, signals: Signals, now: float) -> None:
@@ -67,14 +71,14 @@ class Concur(Policy):
     def next(self, now: float) -> Decision | None:
         if not self._pending or len(self._resident) + 1 > self.window:
             return None
-        session_id = next(iter(self._pending))
+        session_id, action = self._pending.popitem(last=False)
+        self._suspended -= action is Action.RESUME
         self._resident.add(session_id)
-        return Decision(self._pending.pop(session_id), session_id)
+        return Decision(action, session_id)
 
     def state(self) -> PolicyState:
-        suspended = sum(action is Action.RESUME for action in self._pending.values())
-        parked = len(self._pending) - suspended
-        return PolicyState(len(self._resident), parked, suspended, admitting=bool(self._pending))
+        parked = len(self._pending) - self._suspended
+        return PolicyState(len(self._resident), parked, self._suspended, admitting=bool(self._pending))
 
     def explain(self, session_id: str) -> str:
         if session_id in self._resident:

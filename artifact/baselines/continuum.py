@@ -111,7 +111,7 @@ class ToolDurations:
     """The last durations of tool calls, and the time to live that pays best.
 
     P(τ)·B − τ is largest on the upper concave hull of the distribution, where its slope passes 1/B; the hull is
-    refreshed every twentieth of the window, so that a query costs one bisection.
+    refreshed every tenth of the window, so that a query costs one bisection.
     """
 
     def __init__(self, window: int, cold_samples: int, prior_mean_s: float) -> None:
@@ -119,7 +119,7 @@ class ToolDurations:
         self._sum = 0.0
         self._cold_samples = cold_samples
         self._prior_mean_s = prior_mean_s
-        self._refresh = max(window // 20, 1)
+        self._refresh = max(window // 10, 1)
         self._stale = self._refresh
         self._ttls: list[float] = [0.0]
         self._worth: list[float] = []

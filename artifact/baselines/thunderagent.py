@@ -1,5 +1,6 @@
 """ThunderAgent (arXiv 2602.13692) in its router port's form: footprints of admitted sessions fit one cache tier."""
 
+from collections import OrderedDict
 from heapq import heappop, heappush
 
 from artifact.control.capacity import Capacities
@@ -37,8 +38,10 @@ class ThunderAgent(Policy):
         self._footprint: dict[str, int] = {}
         self._unpaused: set[str] = set()
         self._held_tokens = 0
-        self._idle_since: dict[str, float] = {}
-        self._line: dict[str, tuple[Action, float]] = {}
+        # Ordered dictionaries, since a plain one looks for its first key in time linear in what was deleted before it.
+        self._idle_since: OrderedDict[str, float] = OrderedDict()
+        self._line: OrderedDict[str, tuple[Action, float]] = OrderedDict()
+        self._suspended = 0
         self._heaps: dict[Action, list[tuple[int, float, str]]] = {Action.RESUME: [], Action.ADMIT: []}
 
     # Facts ---------------------------------------------------------------------------------------------------
@@ -65,7 +68,7 @@ class ThunderAgent(Policy):
 
     def depart(self, session_id: str, now: float) -> None:
         self._pause(session_id)
-        self._line.pop(session_id, None)
+        self._leave_line(session_id)
         self._footprint.pop(session_id, None)
 
     def observe(self, signals: Signals, now: float) -> None:
@@ -82,17 +85,15 @@ class ThunderAgent(Policy):
             candidates = [c for c in (self._smallest(Action.RESUME), self._smallest(Action.ADMIT)) if c is not None]
         for session_id in candidates:
             if self._fits(session_id) or self._make_room(session_id, now):
-                action, _ = self._line.pop(session_id)
                 self._unpause(session_id)
-                return Decision(action, session_id)
+                return Decision(self._leave_line(session_id), session_id)
         return None
 
     def state(self) -> PolicyState:
-        parked = sum(action is Action.ADMIT for action, _ in self._line.values())
         return PolicyState(
             resident=len(self._unpaused),
-            parked=parked,
-            suspended=len(self._line) - parked,
+            parked=len(self._line) - self._suspended,
+            suspended=self._suspended,
             budget_tokens=self.room_tokens + self._held_tokens,
             admitting=bool(self._line),
         )
@@ -128,7 +129,13 @@ class ThunderAgent(Policy):
 
     def _wait(self, session_id: str, action: Action, now: float) -> None:
         self._line[session_id] = (action, now)
+        self._suspended += action is Action.RESUME
         heappush(self._heaps[action], (self._footprint[session_id], now, session_id))
+
+    def _leave_line(self, session_id: str) -> Action:
+        action, _ = self._line.pop(session_id, (Action.ADMIT, 0.0))
+        self._suspended -= action is Action.RESUME
+        return action
 
     def _smallest(self, action: Action) -> str | None:
         heap = self._heaps[action]

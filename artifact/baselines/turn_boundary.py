@@ -1,5 +1,6 @@
 """Paper B's gateway controllers (§5): one actuator at turn boundaries, several limits."""
 
+from collections import OrderedDict
 from statistics import median
 
 from artifact.control.capacity import Capacities
@@ -19,8 +20,8 @@ class TurnBoundary(Policy):
         self.output_tokens = output_tokens
         self.demand = 0
         self._size: dict[str, int] = {}
-        self._parked: dict[str, None] = {}
-        self._new: dict[str, None] = {}
+        self._parked: OrderedDict[str, None] = OrderedDict()
+        self._new: OrderedDict[str, None] = OrderedDict()
 
     def may_enter(self, size: int) -> bool:
         """Whether a session of this demand may become active."""
@@ -51,8 +52,9 @@ class TurnBoundary(Policy):
 
     def depart(self, session_id: str, now: float) -> None:
         self._deactivate(session_id)
-        for known in (self._parked, self._new, self._size):
-            known.pop(session_id, None)
+        self._parked.pop(session_id, None)
+        self._new.pop(session_id, None)
+        self._size.pop(session_id, None)
 
     def next(self, now: float) -> Decision | None:
         for line, action in ((self._parked, Action.RESUME), (self._new, Action.ADMIT)):
