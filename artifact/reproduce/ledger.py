@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from artifact.metrics import NotObserved
 from artifact.records.schema import Records
 from artifact.reproduce.claims import load_claims
-from artifact.reproduce.paths import PROFILES, claims_folder
+from artifact.reproduce.paths import PROFILES, check_profile, claims_folder
 from artifact.reproduce.registry import Evaluation, Evaluator, Runs, evaluate, evaluators
 from artifact.reproduce.verdict import Outcome, Verdict, judge
 
@@ -53,7 +53,7 @@ class Part(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     figure: str
-    profile: str
+    profile: Literal["smoke", "quick", "full"]
     written: str
     entries: list[Entry]
 
@@ -70,8 +70,8 @@ def evaluate_claims(
 
     A pattern takes those of which `runs` holds all arms; a claim named in full is reported in any case, with the reason
     if it could not be evaluated. `source` says where inputs that are not `Records` come from.
-    Raises `ValueError` for an entry of `ids` that matches no claim."""
-    known = evaluators()
+    Raises `ValueError` for an unknown profile or an entry of `ids` that matches no claim."""
+    known, profile = evaluators(), check_profile(profile)
     return [
         _entry(claim_id, known.get(claim_id), runs, figure, profile, fitted, source)
         for claim_id in _selected(ids, known, runs)
@@ -79,10 +79,10 @@ def evaluate_claims(
 
 
 def write_part(root: Path, figure: str, profile: str, entries: Sequence[Entry]) -> Path:
-    """Write `build/claims/<figure>.json`, replacing what an earlier run of the figure wrote."""
+    """Write `build/claims/<figure>.<profile>.json` over what an earlier run of the figure at this profile wrote."""
     written = datetime.now(UTC).isoformat(timespec="seconds")
-    part = Part(figure=figure, profile=profile, written=written, entries=list(entries))
-    path = claims_folder(root) / f"{figure}.json"
+    part = Part.model_validate({"figure": figure, "profile": profile, "written": written, "entries": list(entries)})
+    path = claims_folder(root) / f"{figure}.{profile}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_suffix(".tmp")
     draft.write_text(part.model_dump_json(indent=1) + "\n", encoding="utf-8")
@@ -111,6 +111,22 @@ def counts(entries: Iterable[Entry]) -> dict[str, Counter[str]]:
         fitted = entry.role == "fitted" and entry.verdict is Outcome.REPRODUCED
         found.setdefault(entry.group, Counter())[f"{entry.verdict} (fitted)" if fitted else str(entry.verdict)] += 1
     return found
+
+
+def commit_full(root: Path) -> Path:
+    """Bring `figures/claims.json` up to date with the full-profile parts; claims that these do not evaluate keep the
+    line they have there, with the commit it is from."""
+    path = root / "figures" / "claims.json"
+    kept = {entry.id: entry for entry in load(path)} if path.is_file() else {}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    entries = [e if e.verdict is not Outcome.NOT_EVALUATED else kept.get(e.id, e) for e in merged(root, "full")]
+    path.write_text(dump(entries), encoding="utf-8")
+    return path
+
+
+def load(path: Path) -> list[Entry]:
+    """Read what `dump` wrote. Raises `ValidationError` for anything else."""
+    return TypeAdapter(list[Entry]).validate_json(path.read_text(encoding="utf-8"))
 
 
 def dump(entries: Iterable[Entry]) -> str:
