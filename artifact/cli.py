@@ -15,6 +15,7 @@ def main() -> None:
         no_args_is_help=True,
         pretty_exceptions_enable=False,
     )
+    app.callback()(lambda: None)  # keeps the name of a subcommand that is the only one loaded
     named = [points[word] for word in sys.argv[1:2] if word in points]
     for point in named or points.values():
         loaded = point.load()
