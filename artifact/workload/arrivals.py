@@ -28,6 +28,9 @@ rate itself exceeds its mean. Only burstiness is published: thinned to one deplo
 minutes exceed the hourly mean by 16% and 49% (paper A §4.1). The values are fitted so that arrivals do, with the
 Poisson noise of 9-20 sessions/min; what the rate does in between is a random walk of ours."""
 
+FITTED_CLAIM = "A-wl-bailian-burst"
+"""The claim that these values are fitted to."""
+
 
 @dataclass(frozen=True)
 class Stream:

@@ -1,9 +1,17 @@
 """Workloads by name: the synthesised ones, or a trace file of the user's."""
 
 from functools import cache
+from pathlib import Path
 
-from artifact.workload.synth_spec import SPECS
+from artifact.workload.synth_spec import SPECS, WorkloadSpec
 from artifact.workload.trajectory import Trajectory
+
+DATA = Path(__file__).parent / "data"
+
+
+def shipped(spec: WorkloadSpec) -> Path:
+    """The file that holds seed 0 of a synthesised workload, in the native format."""
+    return DATA / f"{spec.name}.jsonl"
 
 
 def workload(name_or_path: str, seed: int = 0) -> list[Trajectory]:
@@ -17,10 +25,11 @@ def workload(name_or_path: str, seed: int = 0) -> list[Trajectory]:
 
 @cache
 def _loaded(name_or_path: str, seed: int) -> tuple[Trajectory, ...]:
-    if name_or_path in SPECS:
-        from artifact.workload.synth import synthesise
-
-        return tuple(synthesise(SPECS[name_or_path], seed))
     from artifact.workload.formats import load
 
-    return tuple(load(name_or_path))
+    spec = SPECS.get(name_or_path)
+    if spec and seed:
+        from artifact.workload.synth import synthesise
+
+        return tuple(synthesise(spec, seed))
+    return load(shipped(spec) if spec else name_or_path).trajectories

@@ -21,7 +21,8 @@ class Pool:
     output: Ints
     tool: Ints
     """Tokens of a prompt that were in neither the preceding prompt nor the preceding output."""
-    gap_ms: Ints
+    gap_us: Ints
+    """In microseconds, rounded to 100."""
     text_tokens: Ints
 
     @property
@@ -47,9 +48,7 @@ class Pool:
         if name == "peak":
             return self.peak[:, None].astype(float), np.ones((len(self.peak), 1), dtype=bool)
         if name == "gap_s":
-            return self.gap_ms / 1000, self.returning
-        if name == "new":
-            return self.new.astype(float), self.returning
+            return self.gap_us / 1e6, self.returning
         return getattr(self, name).astype(float), self.calls
 
     def take(self, rows: Ints) -> "Pool":
@@ -71,15 +70,15 @@ def draw_pool(spec: WorkloadSpec, rng: np.random.Generator) -> Pool:
     fading = spec.tool_decay * np.exp(-spec.tool_decay * position) / -np.expm1(-spec.tool_decay)
     tool = np.clip(_draw(spec.tool, shape, rng) * effort * fading, 1, laws.TOOL_CAP_TOKENS).astype(np.int64)
     tool[:, 0] = 0
-    text = np.clip(_ints(spec.task_text_tokens, rows, rng), 25, 1500)
+    text = np.clip(_ints(spec.task_text.tokens, rows, rng), 25, 1500)
     first = spec.shared_head_tokens + text + np.maximum(_ints(spec.first_extra_tokens, rows, rng), 50)
     prompt = first[:, None] + np.cumsum(tool, axis=1)
     prompt[:, 1:] += np.cumsum(output, axis=1)[:, :-1]
     fits = (prompt + output <= spec.max_context_tokens).cumprod(axis=1).sum(axis=1)
-    return Pool(np.minimum(n_calls, fits), prompt, output, tool, _gaps_ms(spec, shape, rng), text)
+    return Pool(np.minimum(n_calls, fits), prompt, output, tool, _gaps_us(spec, shape, rng), text)
 
 
-def _gaps_ms(spec: WorkloadSpec, shape: tuple[int, int], rng: np.random.Generator) -> Ints:
+def _gaps_us(spec: WorkloadSpec, shape: tuple[int, int], rng: np.random.Generator) -> Ints:
     law = spec.tool_time_s
     floor = _draw(law.floor, (shape[0], 1), rng)
     kind = rng.random(shape)
@@ -89,7 +88,7 @@ def _gaps_ms(spec: WorkloadSpec, shape: tuple[int, int], rng: np.random.Generato
         [_draw(law.instant, shape, rng), rng.uniform(*law.brief_range, shape), _draw(law.wait, shape, rng)],
         _draw(law.long, shape, rng),
     )
-    gap = np.rint(np.minimum(floor + beyond, law.cap) * 1000).astype(np.int64)
+    gap = 100 * np.rint(np.minimum(floor + beyond, law.cap) * 1e4).astype(np.int64)
     gap[:, 0] = 0
     return gap
 

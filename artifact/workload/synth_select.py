@@ -6,10 +6,10 @@ gives the same choice on any machine.
 """
 
 from functools import singledispatch
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import norm
 
 from artifact.workload.synth_draw import Ints, Pool
 from artifact.workload.synth_spec import (
@@ -70,9 +70,12 @@ def _(target: Calls, pool: Pool, spec: WorkloadSpec) -> NDArray[np.float64]:
 @contribution.register
 def _(target: Quantile, pool: Pool, spec: WorkloadSpec) -> NDArray[np.float64]:
     values, counts = pool.column(target.column)
+    normal = NormalDist()
     below = ((values <= target.value) & counts).sum(axis=1)
     # over the normal density at the quantile: a share missed, turned into a miss of the value (in its log's deviations)
-    return (below - target.q * counts.sum(axis=1)) / norm.pdf(norm.ppf(target.q)) / _entries(target.column, spec)
+    return (
+        (below - target.q * counts.sum(axis=1)) / normal.pdf(normal.inv_cdf(target.q)) / _entries(target.column, spec)
+    )
 
 
 @contribution.register
