@@ -12,6 +12,9 @@ from artifact.workload.trajectory import Trajectory
 Unloaded = Callable[[Trajectory, int], float]
 """Seconds from the release of a call (by index) to the session's end on an idle engine."""
 
+_DECK = 1_000
+"""Purpose number of the shuffles, apart from those of the arrival layers."""
+
 
 def plan_sessions(
     load: Load, trajectories: Sequence[Trajectory], seed: int, unloaded_s: Unloaded
@@ -19,8 +22,8 @@ def plan_sessions(
     """The sessions of a run, by arrival time.
 
     Every base session (id, time, trajectory) is the same with and without surges and burst, and up to its time also
-    with and without a rate change. Trajectories are drawn uniformly from the set, a burst's from those that end within
-    its limit on an idle engine.
+    with and without a rate change. A stream plays its trajectories in shuffled passes over the set (each once before
+    any repeats, as a replay driver does), a burst those that end within its limit on an idle engine.
 
     Raises `ValueError` when there are no trajectories, or none is short enough for the burst.
     """
@@ -28,18 +31,25 @@ def plan_sessions(
         raise ValueError("plan_sessions: no trajectories to draw sessions from")
     played = _scaled(tuple(trajectories), load.tool_time_scale, load.output_scale)
     planned = _warm(load, played, seed, unloaded_s)
-    planned += _sessions(base_stream(load, seed), "base", played)
+    planned += _sessions(base_stream(load, seed), "base", played, stream_rng(seed, "base", purpose=_DECK))
     for index in range(len(load.surges)):
-        planned += _sessions(surge_stream(load, seed, index), "surge", played)
+        deck = stream_rng(seed, "surge", index, purpose=_DECK)
+        planned += _sessions(surge_stream(load, seed, index), "surge", played, deck)
     if load.burst:
-        planned += _sessions(burst_stream(load, seed), "burst", _short(played, load.burst.max_unloaded_s, unloaded_s))
+        short = _short(played, load.burst.max_unloaded_s, unloaded_s)
+        planned += _sessions(burst_stream(load, seed), "burst", short, stream_rng(seed, "burst", purpose=_DECK))
     return sorted(planned, key=lambda session: session.arrival_s)
 
 
-def _sessions(stream: Stream, group: Group, trajectories: Sequence[Trajectory]) -> list[PlannedSession]:
+def _sessions(
+    stream: Stream, group: Group, trajectories: Sequence[Trajectory], rng: np.random.Generator
+) -> list[PlannedSession]:
+    size = len(trajectories)
+    passes = -(-len(stream.ids) // size)
+    deck = np.concatenate([rng.permutation(size) for _ in range(max(passes, 1))])
     return [
-        PlannedSession(id, time, trajectories[int(pick * len(trajectories))], group)
-        for id, time, pick in zip(stream.ids, stream.times_s.tolist(), stream.picks.tolist(), strict=True)
+        PlannedSession(id, time, trajectories[card], group)
+        for id, time, card in zip(stream.ids, stream.times_s.tolist(), deck.tolist(), strict=False)
     ]
 
 
@@ -51,13 +61,19 @@ def _short(trajectories: Sequence[Trajectory], limit_s: float, unloaded_s: Unloa
 
 
 def _warm(load: Load, trajectories: Sequence[Trajectory], seed: int, unloaded_s: Unloaded) -> list[PlannedSession]:
-    """The steady population: a session is inside in proportion to its duration, at a moment uniform within it."""
+    """The steady population: a session is inside in proportion to its duration, at a moment uniform within it.
+
+    Sampled systematically (one random offset, equal steps through the shuffled set), so that the starting working set
+    is near its mean: the published runs start "from steady operation".
+    """
+    rng = stream_rng(seed, "warm")
+    trajectories = [trajectories[i] for i in rng.permutation(len(trajectories))]
     durations = np.array([unloaded_s(t, 0) for t in trajectories])
     count = load.warm_sessions
     if count is None:
         count = round(load.rate_per_min / 60 * float(durations.mean()))
     ends = np.cumsum(durations)
-    moments = stream_rng(seed, "warm").random(count) * ends[-1]
+    moments = (np.arange(count) + rng.random()) / max(count, 1) * ends[-1]
     rows = np.searchsorted(ends, moments, side="right")
     return [
         _joining(f"warm-{i:05d}", trajectories[row], ends[row] - moment, unloaded_s)

@@ -1,0 +1,104 @@
+"""Calibrations as data: every number of an engine with the place it comes from."""
+
+from collections.abc import Iterator
+from functools import cache
+from importlib.resources import files
+from typing import Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+
+class Quantity(BaseModel):
+    """A number, its unit and its origin.
+
+    `published`: stands in a paper; `derived`: follows from published numbers by the formula in `source`;
+    `fitted`: found by `basin calibrate` from the claims in `claims`; `assumed`: our choice, `source` says why.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    value: float = Field(ge=0)
+    unit: str
+    origin: Literal["published", "derived", "fitted", "assumed"]
+    source: str
+    claims: tuple[str, ...] = ()
+
+
+class Prefill(BaseModel):
+    """Time of one prefill step: fixed + tokens x per_token + sum over tokens of position x per_token_position."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    cache_tokens: Quantity
+    """C_G of one instance."""
+    chunk_tokens: Quantity
+    fixed_s: Quantity
+    per_token_s: Quantity
+    per_token_position_s: Quantity
+    host_load_tokens_per_s: Quantity
+    state_slots: Quantity
+    """Cached prefixes that can keep their recurrent state (hybrid model)."""
+
+
+class Decode(BaseModel):
+    """Time of one decode step: fixed + requests x per_request + context tokens x per_context_token."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    kv_tokens: Quantity
+    """D_KV of one instance."""
+    held_back_tokens: Quantity
+    """Per running or reserved request, kept free for its growth when a new request asks for memory."""
+    fixed_s: Quantity
+    per_request_s: Quantity
+    per_context_token_s: Quantity
+    state_slots: Quantity
+    """Requests that can hold a recurrent state at once (hybrid model)."""
+
+
+class Calibration(BaseModel):
+    """One engine type (GPU and model)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    name: str
+    description: str
+    prefill: Prefill
+    decode: Decode
+    transfer_s: Quantity
+    """Fixed time of one prefill-to-decode transfer."""
+    call_overhead_s: Quantity
+    """Client and router time added to every call."""
+    itl_slo_s: Quantity
+
+    def quantities(self) -> Iterator[tuple[str, Quantity]]:
+        """Every number with its dotted name."""
+        for part, owner in (("prefill.", self.prefill), ("decode.", self.decode), ("", self)):
+            for name in type(owner).model_fields:
+                value = getattr(owner, name)
+                if isinstance(value, Quantity):
+                    yield part + name, value
+
+    def fitted_claims(self) -> set[str]:
+        """Claims that any number was fitted to: they do not count as validation."""
+        return {claim for _, quantity in self.quantities() for claim in quantity.claims}
+
+    def saturated_prefill_tokens_per_s(self, position: float) -> float:
+        """Throughput of full prefill chunks whose tokens stand at this mean position."""
+        p = self.prefill
+        chunk = p.chunk_tokens.value
+        step = p.fixed_s.value + chunk * (p.per_token_s.value + position * p.per_token_position_s.value)
+        return chunk / step
+
+
+@cache
+def calibration(name: str) -> Calibration:
+    """The calibration of that name under `sim/calibration`.
+
+    Raises `ValueError` naming the known ones, or what is wrong in the file.
+    """
+    folder = files("sim.calibration")
+    known = sorted(p.name.removesuffix(".yaml") for p in folder.iterdir() if p.name.endswith(".yaml"))
+    if name not in known:
+        raise ValueError(f"unknown calibration {name!r}: known are {', '.join(known)}")
+    try:
+        return Calibration.model_validate(yaml.safe_load((folder / f"{name}.yaml").read_text()))
+    except ValidationError as error:
+        raise ValueError(f"calibration {name!r}: {error}") from error

@@ -1,0 +1,131 @@
+"""The prefix cache of one prefill instance: token-granular LRU on the GPU and, inclusive of it, in host memory."""
+
+from collections import OrderedDict
+from collections.abc import Hashable
+
+
+class Line:
+    """The cached prefix of one conversation, beyond the shared head. `pins` counts the calls that use it now."""
+
+    __slots__ = ("host", "pins", "tokens")
+
+    def __init__(self) -> None:
+        self.tokens = 0
+        self.host = 0
+        self.pins = 0
+
+
+class PrefixCache:
+    """Lengths of cached prefixes by line.
+
+    The shared head is always resident and is not counted. A line in use is pinned; the GPU evicts the TAIL of the
+    least recently used unpinned line first. The host tier (HiCache, write-through) takes every finished prefix and
+    evicts by its own recency. Invariant: `used` = lines' tokens + tokens promised to calls in prefill <= capacity.
+    """
+
+    def __init__(self, capacity: int, host_capacity: int, slots: int) -> None:
+        self.capacity = capacity
+        self.host_capacity = host_capacity
+        self.slots = slots
+        self.used = 0
+        self.host_used = 0
+        self.lines: dict[Hashable, Line] = {}
+        self._lru: OrderedDict[Hashable, Line] = OrderedDict()
+        self._evictable = 0
+        self._host_lru: OrderedDict[Hashable, Line] = OrderedDict()
+
+    def peek(self, key: Hashable) -> int:
+        """Tokens of this line that any tier holds; changes nothing."""
+        line = self.lines.get(key)
+        return 0 if line is None else max(line.tokens, line.host)
+
+    def acquire(self, key: Hashable, prompt: int, limit: int) -> tuple[int, int, int] | None:
+        """Pin the line and find room for the whole prompt (sizes beyond the shared head).
+
+        Returns (tokens cached in any tier, of those in the host only, tokens promised), or None when even evicting
+        every unpinned line leaves too little room; then nothing has changed.
+        """
+        line = self.lines.get(key)
+        if line is None:
+            line = self.lines[key] = Line()
+        on_gpu = min(line.tokens, limit)
+        promised = prompt - on_gpu
+        idle = 0 if line.pins else line.tokens
+        if self.used + promised - (self._evictable - idle) > self.capacity:
+            self._forget_if_empty(key, line)
+            return None
+        if idle:
+            del self._lru[key]
+            self._evictable -= idle
+        while self.used + promised > self.capacity:
+            self._evict(next(iter(self._lru)), self.used + promised - self.capacity)
+        self.used += promised
+        line.pins += 1
+        in_host = min(line.host, limit) - on_gpu
+        if in_host > 0:
+            self._host_lru.move_to_end(key)
+            return on_gpu + in_host, in_host, promised
+        return on_gpu, 0, promised
+
+    def commit(self, key: Hashable, prompt: int, promised: int, branch: bool) -> None:
+        """A prefill ended: its prompt is now the line (`branch`: it replaced a longer, abandoned continuation)."""
+        line = self.lines[key]
+        grown = prompt if branch else max(line.tokens, prompt)
+        self.used += grown - line.tokens - promised
+        line.tokens = grown
+        if self.host_capacity:
+            self._write_through(key, line, branch)
+        while len(self.lines) > self.slots and self._lru:
+            self._evict(next(iter(self._lru)), self.capacity)
+
+    def release(self, key: Hashable, promised: int = 0) -> None:
+        """Unpin; gives back what was promised to a call that did not finish its prefill."""
+        self.used -= promised
+        line = self.lines[key]
+        line.pins -= 1
+        if not line.pins:
+            if line.tokens:
+                self._lru[key] = line
+                self._evictable += line.tokens
+            else:
+                self._forget_if_empty(key, line)
+
+    def preload(self, key: Hashable, tokens: int) -> None:
+        """Place a prefix as if just used, as far as there is room (warm start)."""
+        got = self.acquire(key, tokens, tokens)
+        if got is not None:
+            self.commit(key, tokens, got[2], branch=False)
+            self.release(key)
+
+    def _evict(self, key: Hashable, tokens: int) -> None:
+        line = self._lru[key]
+        cut = min(tokens, line.tokens)
+        line.tokens -= cut
+        self.used -= cut
+        self._evictable -= cut
+        if not line.tokens:
+            del self._lru[key]
+            self._forget_if_empty(key, line)
+
+    def _write_through(self, key: Hashable, line: Line, branch: bool) -> None:
+        backed = line.tokens if branch else max(line.host, line.tokens)
+        self.host_used += backed - line.host
+        line.host = backed
+        self._host_lru[key] = line
+        self._host_lru.move_to_end(key)
+        while self.host_used > self.host_capacity:
+            oldest = next(iter(self._host_lru))
+            self._evict_host(oldest, self.host_used - self.host_capacity)
+
+    def _evict_host(self, key: Hashable, tokens: int) -> None:
+        line = self._host_lru[key]
+        cut = min(tokens, line.host)
+        line.host -= cut
+        self.host_used -= cut
+        if not line.host:
+            del self._host_lru[key]
+            self._forget_if_empty(key, line)
+
+    def _forget_if_empty(self, key: Hashable, line: Line) -> None:
+        if not line.tokens and not line.host and not line.pins:
+            self.lines.pop(key, None)
