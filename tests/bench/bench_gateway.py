@@ -1,0 +1,168 @@
+"""What the gateway costs, beside other gateways over the same mock engine in the same run.
+
+    python tests/bench/bench_gateway.py --peer smg='smg ... --port {port} --worker-urls {upstream}'
+
+A peer is any command that serves on {port} in front of {upstream}; those whose program is missing are named as
+absent. Times are taken in turns with the mock alone, so that what the machine does meanwhile hits all alike.
+"""
+
+import contextlib
+import json
+import os
+import shlex
+import shutil
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import uvloop
+from gateway_load import Connection, load, request
+
+from artifact.gateway.cli import raise_file_limit
+
+HERE = Path(__file__).parent
+OURS = shlex.join([sys.executable, "-c", "import typer, artifact.gateway.cli as c; typer.run(c.gateway)"]) + (
+    " --upstream {upstream} --port {port} --policy none --log-level error"
+)
+PROMPT_BYTES = 4096
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def main(
+    peer: Annotated[list[str] | None, typer.Option(help="NAME=COMMAND with {port} and {upstream}.")] = None,
+    calls: Annotated[int, typer.Option(help="Streamed calls for CPU, and single calls for first bytes.")] = 1000,
+    parked: Annotated[int, typer.Option(help="Parked sessions to hold; 0: skip.")] = 10_000,
+    json_out: Annotated[Path | None, typer.Option(help="Also write the numbers here.")] = None,
+) -> None:
+    """Print first-byte time, CPU a streamed call and calls a second of this gateway and its peers."""
+    commands = {"basin": OURS, **dict(p.split("=", 1) for p in peer or ())}
+    absent = [name for name, command in commands.items() if shutil.which(shlex.split(command)[0]) is None]
+    results: dict[str, dict[str, float]] = {}
+    with serving(f"{sys.executable} {HERE / 'gateway_load.py'} {{port}}", "") as (mock_port, _):
+        for name in (n for n in commands if n not in absent):
+            with serving(commands[name], f"http://127.0.0.1:{mock_port}") as (port, pid):
+                results[name] = measure(mock_port, port, pid, calls)
+        if parked:
+            results["basin"] |= park(f"http://127.0.0.1:{mock_port}", commands["basin"], parked)
+    show(results, absent)
+    if json_out is not None:
+        json_out.write_text(json.dumps({"results": results, "absent": absent}, indent=2) + "\n")
+
+
+def measure(mock_port: int, port: int, pid: int, calls: int) -> dict[str, float]:
+    """First byte added at concurrency 1 (ms), CPU a streamed call (ms), plain calls a second and a CPU second."""
+    streamed = [request("m", "/v1/chat/completions", True, PROMPT_BYTES, f"s{i}") for i in range(16)]
+    plain = [request("m", "/v1/chat/completions", False, PROMPT_BYTES, f"p{i}") for i in range(32)]
+    uvloop.run(load(port, streamed, 100))  # warm: connections, sessions, code paths
+    direct, through = Connection(mock_port), Connection(port)
+    pairs = [(direct.first_byte_s(streamed[0]), through.first_byte_s(streamed[0])) for _ in range(calls)]
+    before = cpu_s(pid)
+    uvloop.run(load(port, streamed, calls))
+    streamed_cpu_s = cpu_s(pid) - before
+    before = cpu_s(pid)
+    wall_s = uvloop.run(load(port, plain, 4 * calls))
+    plain_cpu_s = cpu_s(pid) - before
+    return {
+        "first_byte_added_ms_p50": 1e3
+        * (statistics.median(t for _, t in pairs) - statistics.median(d for d, _ in pairs)),
+        "first_byte_direct_ms_p50": 1e3 * statistics.median(d for d, _ in pairs),
+        "cpu_ms_streamed": 1e3 * streamed_cpu_s / calls,
+        "plain_per_s": 4 * calls / wall_s,
+        "plain_per_cpu_s": 4 * calls / plain_cpu_s,
+    }
+
+
+def park(upstream: str, command: str, sessions: int) -> dict[str, float]:
+    """KB of resident memory a parked session and CPU seconds a minute while they wait for the one that is let in.
+
+    That one never ends: its session stays between two calls.
+    """
+    raise_file_limit()
+    command = command.replace("--policy none", "--policy admission-only --options '{{\"admit\": 1}}'")
+    with serving(command, upstream) as (port, pid):
+        message = request("m", "/v1/chat/completions", True, PROMPT_BYTES, "{}")
+        holder = hold(port, message.replace(b"x-session-id: {}", b"x-session-id: holder"))
+        before = resident_kb(pid)
+        held = [hold(port, message.replace(b"x-session-id: {}", b"x-session-id: %d" % i)) for i in range(sessions)]
+        while (waiting := state(port)["calls"]["waiting"]) < sessions - 1:
+            time.sleep(0.5)
+        used_kb = resident_kb(pid) - before
+        cpu = cpu_s(pid)
+        time.sleep(10)
+        cpu = cpu_s(pid) - cpu
+        for connection in (holder, *held):
+            connection.close()
+    return {"parked": waiting, "kb_a_parked_session": used_kb / waiting, "parked_cpu_s_a_minute": 6 * cpu}
+
+
+def hold(port: int, message: bytes) -> socket.socket:
+    connection = socket.create_connection(("127.0.0.1", port), timeout=30)
+    connection.sendall(message)
+    return connection
+
+
+def state(port: int) -> dict[str, dict[str, int]]:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/sessions?limit=0", timeout=30) as response:
+        answer: dict[str, dict[str, int]] = json.load(response)
+        return answer
+
+
+@contextlib.contextmanager
+def serving(command: str, upstream: str) -> Iterator[tuple[int, int]]:
+    """Start a command on a free port; its port and process id once it answers."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    words = shlex.split(command.format(port=port, upstream=upstream))
+    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    try:
+        wait_for(port, process)
+        yield port, process.pid
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def wait_for(port: int, process: subprocess.Popen[bytes], patience_s: float = 90) -> None:
+    end = time.monotonic() + patience_s
+    while time.monotonic() < end and process.poll() is None:
+        for path in ("/health", "/v1/models"):
+            with contextlib.suppress(OSError):
+                urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=2).close()
+                return
+        time.sleep(0.2)
+    raise RuntimeError(f"{process.args!r} did not come up on port {port}")
+
+
+def cpu_s(pid: int) -> float:
+    """CPU seconds of a process and its children so far."""
+    total = 0.0
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, ProcessLookupError):
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            if pid in (int(entry.name), int(fields[2])):  # itself or its process group
+                total += (int(fields[11]) + int(fields[12])) / _TICKS
+    return total
+
+
+def resident_kb(pid: int) -> int:
+    line = next(s for s in Path(f"/proc/{pid}/status").read_text().splitlines() if s.startswith("VmRSS"))
+    return int(line.split()[1])
+
+
+def show(results: dict[str, dict[str, float]], absent: list[str]) -> None:
+    for name, numbers in results.items():
+        print(f"{name:16}" + "  ".join(f"{key} {value:.3g}" for key, value in numbers.items()))
+    for name in absent:
+        print(f"{name:16}absent: its program is not installed")
+
+
+if __name__ == "__main__":
+    typer.run(main)
