@@ -63,13 +63,17 @@ def sampled(records: Records, name: str, interval: Interval) -> float:
 
 
 def counter_at(records: Records, counter: str, times_s: np.ndarray) -> np.ndarray:
-    """A counter of `samples` at the given times, linear between samples; NaN outside them or where not measured.
+    """A counter of `samples` at the given times, linear between samples; NaN where not measured.
 
-    Counters start at 0 with the run, which therefore counts as a sample."""
+    It starts at 0 with the run, and up to one sampling interval after the last sample it goes on as before it."""
     time, value = column(records.samples, "time_s"), column(records.samples, counter)
     known = ~np.isnan(value)
+    if not known.any():
+        return np.full(len(times_s), np.nan)
     time, value = np.append(0.0, time[known]), np.append(0.0, value[known])
-    return np.interp(times_s, time, value, right=np.nan) if known.any() else np.full(len(times_s), np.nan)
+    interval = time[-1] - time[-2]
+    time, value = np.append(time, time[-1] + interval), np.append(value, 2 * value[-1] - value[-2])
+    return np.interp(times_s, time, value, right=np.nan)
 
 
 def nan_mean(values: np.ndarray) -> float:

@@ -17,6 +17,7 @@ NEVER_STARTED_SHARE = 0.25
 IMPROVEMENT = 0.25
 SETTLE_S = 35 * 60.0
 """The final windows end at least this long after the trigger."""
+HIT_DROP = 0.10
 BEFORE_TRIGGER_S = 600.0
 """The pre-trigger hit rate is that of the last ten minutes before it: a warm start has settled by then."""
 ROUNDING = 1e-9
@@ -75,7 +76,7 @@ def degradation(records: Records, interval: Interval) -> Degradation:
     )
 
 
-def end_state(records: Records, hit_drop: float = 0.10, hit_before: float | None = None) -> EndState:
+def end_state(records: Records, hit_drop: float = HIT_DROP, hit_before: float | None = None) -> EndState:
     """The run's label. `hit_drop` is the fall of the hit rate that tells a trap (the labels of paper A hold for 0.10
     to 0.20); `hit_before` replaces the run's own pre-trigger hit rate, for runs compared against a control (§5.2).
 
@@ -97,10 +98,15 @@ def end_state(records: Records, hit_drop: float = 0.10, hit_before: float | None
         return EndState.HEALTHY
     if _improves(before, last):
         return EndState.RECOVERING
-    start, _ = trigger(records)
-    reference = hit_rate(records, (start - BEFORE_TRIGGER_S, start)) if hit_before is None else hit_before
+    reference = hit_before_trigger(records) if hit_before is None else hit_before
     lost = all(reference - window.hit_rate >= hit_drop - ROUNDING for window in (before, last))
     return EndState.TRAPPED if lost else EndState.OVERLOADED
+
+
+def hit_before_trigger(records: Records) -> float:
+    """Hit rate of the ten minutes before the trigger, of minutes 5-15 in a run without one."""
+    start, _ = trigger(records)
+    return hit_rate(records, (start - BEFORE_TRIGGER_S, start))
 
 
 def final_windows(records: Records) -> tuple[Interval, Interval]:

@@ -36,10 +36,11 @@ LATE_S = 1800.0
 
 
 def ttft(records: Records) -> np.ndarray:
-    """Seconds from a call's release to its first token, one a call. A call still without one at the run's end has
-    waited at least until then: that lower bound stands in, so that a stalled engine does not look fast."""
+    """Seconds from a call's release to its first token, one a call. A call without one has waited at least until its
+    session or the run ended: that lower bound stands in, so that a stalled engine does not look fast."""
     released, first = column(records.calls, "released_s"), column(records.calls, "first_token_s")
-    return np.where(np.isnan(first), duration_s(records), first) - released
+    without = np.isnan(first)
+    return np.where(without, _given_up(records, without), first) - released
 
 
 def hit_rate(records: Records, interval: Interval | None = None) -> float:
@@ -71,20 +72,32 @@ def windows(records: Records, width_s: float = 120.0, start_s: float = 0.0) -> p
     Raises `NotObserved` when the run holds no whole window after `start_s`.
     """
     edges = _edges(records, width_s, start_s)
-    frame = pd.DataFrame({"start_s": edges[:-1], "end_s": edges[1:]})
-    frame = frame.join(_by_release(records, edges)).join(_by_schedule(records, edges))
-    finished = column(records.calls, "finished_s")
-    frame["calls_per_min"] = np.histogram(finished[~np.isnan(finished)], edges)[0] / (width_s / 60)
-    computed = counter_at(records, "computed_tokens_total", edges)
-    frame["computed_tokens_per_s"] = np.diff(computed) / width_s
-    frame["prefill_use"] = frame["computed_tokens_per_s"] / capacity(records, "saturated_prefill_tokens_per_s")
-    return _with_shares(frame.join(_by_sample(records, edges)), records)
+    computed = np.diff(counter_at(records, "computed_tokens_total", edges)) / width_s
+    columns = {
+        "start_s": edges[:-1],
+        "end_s": edges[1:],
+        **_by_release(records, edges),
+        **_by_schedule(records, edges),
+        "calls_per_min": _sums(column(records.calls, "finished_s"), None, edges) / (width_s / 60),
+        "computed_tokens_per_s": computed,
+        "prefill_use": computed / capacity(records, "saturated_prefill_tokens_per_s"),
+        **_by_sample(records, edges),
+    }
+    return _with_shares(pd.DataFrame(columns), records)
 
 
 def late_latency(records: Records, width_s: float = 120.0) -> float:
     """L_late: the highest window-median TTFT in the final 30 minutes, seconds (paper A §4)."""
     end = duration_s(records)
     return float(windows(records, width_s, start_s=max(0.0, end - LATE_S))["ttft_p50_s"].max())
+
+
+def _given_up(records: Records, calls: np.ndarray) -> np.ndarray:
+    """When the marked calls' sessions, or else the run, ended; NaN for the other calls."""
+    ended = pd.Series(column(records.sessions, "ended_s"), index=column(records.sessions, "session_id"))
+    at = np.full(len(calls), np.nan)
+    at[calls] = ended.reindex(column(records.calls, "session_id")[calls]).fillna(duration_s(records))
+    return at
 
 
 def _edges(records: Records, width_s: float, start_s: float) -> np.ndarray:
@@ -101,31 +114,40 @@ def _place(times_s: np.ndarray, edges: np.ndarray) -> np.ndarray:
     return np.searchsorted(edges, times_s, side="right") - 1
 
 
-def _by_window(table: dict[str, np.ndarray], times_s: np.ndarray, edges: np.ndarray) -> pd.api.typing.DataFrameGroupBy:
-    return pd.DataFrame(table).groupby(_place(times_s, edges))
+def _sums(times_s: np.ndarray, values: np.ndarray | None, edges: np.ndarray) -> np.ndarray:
+    """Sum of the values (None: their number) by window; NaN counts as absent."""
+    place, count = _place(times_s, edges), len(edges) - 1
+    inside = (place >= 0) & (place < count)
+    if values is None:
+        return np.bincount(place[inside], minlength=count)
+    return np.bincount(place[inside], np.nan_to_num(values[inside]), minlength=count)
 
 
-def _by_release(records: Records, edges: np.ndarray) -> pd.DataFrame:
+def _ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
+    return np.divide(part, whole, out=np.full(len(whole), np.nan), where=whole > 0)
+
+
+def _by_release(records: Records, edges: np.ndarray) -> dict[str, np.ndarray]:
     values = {"ttft_p50_s": ttft(records), "reserve_wait_p50_s": column(records.calls, "reserve_wait_s")}
-    grouped = _by_window(values, column(records.calls, "released_s"), edges)
-    return grouped.median().reindex(range(len(edges) - 1))
+    place = _place(column(records.calls, "released_s"), edges)
+    medians = pd.DataFrame(values).groupby(place).median().reindex(range(len(edges) - 1))
+    return {name: medians[name].to_numpy() for name in values}
 
 
-def _by_schedule(records: Records, edges: np.ndarray) -> pd.DataFrame:
-    calls = {name: column(records.calls, f"{name}_tokens") for name in ("prompt", "cached")}
-    total = _by_window(calls, column(records.calls, "scheduled_s"), edges).sum().reindex(range(len(edges) - 1))
-    return pd.DataFrame(
-        {
-            "prompt_tokens": total["prompt"].fillna(0),
-            "hit_rate": total["cached"] / total["prompt"],
-            "uncached_tokens_per_s": (total["prompt"] - total["cached"]).fillna(0) / np.diff(edges),
-        }
-    )
+def _by_schedule(records: Records, edges: np.ndarray) -> dict[str, np.ndarray]:
+    scheduled = column(records.calls, "scheduled_s")
+    prompt, cached = (_sums(scheduled, column(records.calls, f"{n}_tokens"), edges) for n in ("prompt", "cached"))
+    return {
+        "prompt_tokens": prompt,
+        "hit_rate": _ratio(cached, prompt),
+        "uncached_tokens_per_s": (prompt - cached) / np.diff(edges),
+    }
 
 
-def _by_sample(records: Records, edges: np.ndarray) -> pd.DataFrame:
-    values = {name: column(records.samples, name).astype(float) for name in SAMPLED}
-    return _by_window(values, column(records.samples, "time_s"), edges).mean().reindex(range(len(edges) - 1))
+def _by_sample(records: Records, edges: np.ndarray) -> dict[str, np.ndarray]:
+    time = column(records.samples, "time_s")
+    values = {name: column(records.samples, name) for name in SAMPLED}
+    return {n: _ratio(_sums(time, v, edges), _sums(time, ~np.isnan(v), edges)) for n, v in values.items()}
 
 
 def _with_shares(frame: pd.DataFrame, records: Records) -> pd.DataFrame:

@@ -117,15 +117,19 @@ def course(
 
 
 def provenance(runs: Iterable[Records]) -> dict[str, Any]:
-    """Where the data of a figure come from: `source`, `scenarios` (distinct ones), `seeds`, `commit`."""
+    """Where the data of a figure come from: `source`, `scenarios` (distinct ones, seeds apart), `seeds`, `commit`."""
     metas = [run.meta for run in runs]
-    scenarios = {json.dumps(meta["scenario"], sort_keys=True) for meta in metas if "scenario" in meta}
+    scenarios = {json.dumps(_seedless(meta["scenario"]), sort_keys=True) for meta in metas if "scenario" in meta}
     return {
         "source": "+".join(sorted({str(meta.get("source")) for meta in metas})),
         "scenarios": [json.loads(text) for text in sorted(scenarios)],
         "seeds": sorted({meta["seed"] for meta in metas if "seed" in meta}),
         "commit": commit(repository_root()),
     }
+
+
+def _seedless(scenario: Any) -> Any:
+    return {key: entry for key, entry in scenario.items() if key != "seed"} if isinstance(scenario, dict) else scenario
 
 
 def save(

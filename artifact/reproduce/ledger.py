@@ -45,7 +45,7 @@ class Entry(BaseModel):
     seeds: list[int] = []
     commit: str = ""
     wall_s: float | None = None
-    """Time that the runs used took, as they recorded it."""
+    """Seconds that the figure's notebook took up to its claims; runs that it found in a store took none of them."""
 
 
 class Part(BaseModel):
@@ -65,6 +65,7 @@ def evaluate_claims(
     ids: Iterable[str] = ("*",),
     fitted: Collection[str] = (),
     source: str = "synthetic",
+    wall_s: float | None = None,
 ) -> list[Entry]:
     """Evaluate and judge the claims that match `ids` (names or patterns such as "A-trap-*").
 
@@ -72,8 +73,11 @@ def evaluate_claims(
     if it could not be evaluated. `source` says where inputs that are not `Records` come from.
     Raises `ValueError` for an unknown profile or an entry of `ids` that matches no claim."""
     known, profile = evaluators(), check_profile(profile)
+    about = {"figure": figure, "profile": profile, "commit": commit(Path(__file__).parent), "wall_s": wall_s}
     return [
-        _entry(claim_id, known.get(claim_id), runs, figure, profile, fitted, source)
+        _entry(claim_id, known.get(claim_id), runs, source).model_copy(
+            update={**about, "role": "fitted" if claim_id in fitted else "validated"}
+        )
         for claim_id in _selected(ids, known, runs)
     ]
 
@@ -173,25 +177,15 @@ def _selected(ids: Iterable[str], known: dict[str, Evaluator], runs: Runs) -> li
     return [claim_id for claim_id in load_claims() if claim_id in chosen]
 
 
-def _entry(
-    claim_id: str,
-    evaluator: Evaluator | None,
-    runs: Runs,
-    figure: str,
-    profile: str,
-    fitted: Collection[str],
-    source: str,
-) -> Entry:
-    claim = load_claims()[claim_id]
+def _entry(claim_id: str, evaluator: Evaluator | None, runs: Runs, source: str) -> Entry:
     used = [run for arm in (evaluator.arms if evaluator else ()) for run in runs.get(arm, ())]
-    sources = sorted({str(run.meta.get("source")) if isinstance(run, Records) else source for run in used})
     records = [run for run in used if isinstance(run, Records)]
-    walls = [run.meta["wall_s"] for run in records if run.meta.get("wall_s") is not None]
+    sources = sorted({str(run.meta.get("source")) if isinstance(run, Records) else source for run in used})
     try:
         if evaluator is None:
             raise NotObserved("no evaluator is written for it")
         found = evaluate(evaluator, runs)
-        verdict = judge(claim, found.obtained, simulated=sources != ["hw"])
+        verdict = judge(evaluator.claim, found.obtained, simulated=sources != ["hw"])
     except NotObserved as reason:
         found, verdict = Evaluation(None, (), ""), Verdict(Outcome.NOT_EVALUATED, str(reason))
     return _unevaluated(claim_id, evaluator is not None).model_copy(
@@ -201,13 +195,8 @@ def _entry(
             "verdict": verdict.outcome,
             "why": verdict.why,
             "note": found.note,
-            "role": "fitted" if claim_id in fitted else "validated",
             "source": "+".join(sources),
-            "figure": figure,
-            "profile": profile,
             "seeds": sorted({int(run.meta["seed"]) for run in records if "seed" in run.meta}),
-            "commit": commit(Path(__file__).parent),
-            "wall_s": round(sum(walls), 3) if walls else None,
         }
     )
 

@@ -1,5 +1,6 @@
 """The few things that a figure's notebook needs to stay thin."""
 
+import time
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from artifact.reproduce.paths import check_profile, repository_root
 from artifact.reproduce.registry import Runs
 from artifact.reproduce.render import frame
 
+STARTED = time.monotonic()
 SEEDS = {"smoke": 1, "quick": 3, "full": 5}
 
 
@@ -29,7 +31,8 @@ def show_claims(
 ) -> pd.DataFrame:
     """Evaluate a figure's claims on its runs, write its part of the ledger, and return the table to display.
 
-    The arguments are those of `evaluate_claims`."""
-    entries = evaluate_claims(runs, figure, profile, ids, fitted, source)
+    The arguments are those of `evaluate_claims`; the wall time is that since the notebook imported this module."""
+    wall_s = round(time.monotonic() - STARTED, 1)
+    entries = evaluate_claims(runs, figure, profile, ids, fitted, source, wall_s)
     write_part(root or repository_root(), figure, profile, entries)
     return frame(entries)

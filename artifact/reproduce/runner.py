@@ -126,7 +126,9 @@ def run_all(jobs: Iterable[Job], console: Console, fresh: bool = False) -> list[
         bar = progress.add_task("figures", total=sum(map(sum, seconds.values())))
         for number, job in enumerate(todo, 1):
             progress.update(bar, description=f"{job.figure} ({number}/{len(todo)})")
+            before = progress.tasks[bar].completed
             failure = _run(job, seconds[job.figure], progress, bar)
+            progress.update(bar, completed=before + sum(seconds[job.figure]))
             if failure:
                 failures.append(failure)
                 console.print(f"[red]{job.figure} failed:[/]")
@@ -135,15 +137,13 @@ def run_all(jobs: Iterable[Job], console: Console, fresh: bool = False) -> list[
 
 
 def _run(job: Job, seconds: Sequence[float], progress: Progress, bar: TaskID) -> Failure | None:
-    began, before = time.monotonic(), progress.tasks[0].completed
+    began = time.monotonic()
     try:
         job.execute(lambda index: progress.advance(bar, seconds[index] if index < len(seconds) else 0))
     except PapermillExecutionError as error:
         return Failure(job.figure, describe(error, job.executed))
     except Exception as error:  # a missing kernel or a broken notebook must not stop the other figures
         return Failure(job.figure, f"{type(error).__name__}: {error}")
-    finally:
-        progress.update(bar, completed=before + sum(seconds))
     progress.console.print(f"{job.figure}: done in {time.monotonic() - began:.0f} s")
     return None
 

@@ -1,5 +1,7 @@
 import pytest
 from handmade import call, records, session
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from artifact.metrics import EndState, degradation, end_state
 
@@ -76,6 +78,15 @@ def test_hit_threshold_and_control_reference():
     assert end_state(run, hit_before=0.85) is EndState.OVERLOADED
     with pytest.raises(ValueError, match="hit_drop"):
         end_state(run, hit_drop=10)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.floats(0, 0.95), st.floats(0, 0.95), st.floats(0.05, 0.5), st.floats(0.05, 0.5))
+def test_a_larger_threshold_never_makes_a_trap_of_an_overload(hit_1, hit_2, one, other):
+    run, (small, large) = course(ttft_s=(60, 60), hit=(hit_1, hit_2)), sorted((one, other))
+    if end_state(run, hit_drop=large) is EndState.TRAPPED:
+        assert end_state(run, hit_drop=small) is EndState.TRAPPED
+    assert end_state(run, hit_drop=small) in (EndState.TRAPPED, EndState.OVERLOADED)
 
 
 def test_windows_must_end_35_minutes_after_the_trigger():

@@ -47,6 +47,10 @@ def test_normal_band_is_the_worst_window_with_a_quarter_of_slack():
     assert ttft_s == pytest.approx(1.25) and hit == pytest.approx(1 - 0.1 * 1.25)
 
 
+def test_a_pair_that_degrades_by_itself_does_not_make_that_normal():
+    assert normal_band(calm(disturbed=range(20, 30))) == pytest.approx((5.0, 0.8))
+
+
 def test_time_to_normal_is_the_end_of_the_last_window_outside_the_band():
     paired = calm()
     assert time_to_normal(calm(disturbed=(15, 16, 20)), paired, 15 * 60) == 6.0  # windows start at minute 15

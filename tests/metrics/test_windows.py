@@ -31,6 +31,16 @@ def test_ttft_of_a_call_still_waiting_is_bounded_by_the_runs_end():
     assert ttft(run).tolist() == [300, 3]
 
 
+def test_ttft_of_a_call_whose_session_was_ended_is_bounded_by_that_end():
+    calls = [
+        call(100, None, session_id="ended"),
+        call(100, None, session_id="open"),
+        call(100, 2.0, session_id="ended"),
+    ]
+    sessions = [session("ended", 0, 150, outcome="ended"), session("open", 0, None)]
+    assert ttft(records(calls, sessions, duration_s=400.0)).tolist() == [50, 300, 2]
+
+
 def test_samples_give_time_means_shares_of_capacity_and_counter_rates():
     run = records(
         samples=[
@@ -45,13 +55,15 @@ def test_samples_give_time_means_shares_of_capacity_and_counter_rates():
             )
             for i, t in enumerate((60.0, 119.0))
         ],
-        duration_s=120.0,
+        duration_s=240.0,
     )
-    row = windows(run).iloc[0]
+    row, after = (windows(run).iloc[i] for i in range(2))
     assert row["active_sessions"] == 10.5 and row["active_base_sessions"] == 6.5
     assert row["w_over_c"] == 2.0
     assert (row["decode_kv_running"], row["decode_kv_idle"], row["decode_kv_used"]) == (0.25, 0.5, 0.75)
-    assert np.isnan(row["computed_tokens_per_s"])  # no sample at or after the window's end
+    assert row["computed_tokens_per_s"] == pytest.approx((2400 + 1200 / 59) / 120)  # a second beyond the last sample
+    assert row["prefill_use"] == pytest.approx(row["computed_tokens_per_s"] / 100)
+    assert np.isnan(after["computed_tokens_per_s"]) and np.isnan(after["active_sessions"])
     assert np.isnan(row["parked_sessions"])  # never measured
     assert rate(run, "computed_tokens_total", (0, 60)) == 20.0
     assert rate(run, "computed_tokens_total", (60, 119)) == pytest.approx(1200 / 59)

@@ -22,7 +22,8 @@ def fig():
 
 
 def test_save_writes_figure_data_and_provenance_and_marks_simulated_data(tmp_path, fig):
-    meta = figures.provenance([records(source="sim", seed=3), records(source="sim", seed=1)])
+    meta = figures.provenance([records(source="sim", seed=s, scenario={"load": 3.3, "seed": s}) for s in (3, 1)])
+    assert meta["scenarios"] == [{"load": 3.3}]
     assert meta["seeds"] == [1, 3] and meta["source"] == "sim"
     paths = figures.save(fig, pd.DataFrame({"minute": [1], "value": [1 / 3]}), "fig04", meta, "quick", tmp_path)
     assert {p.relative_to(tmp_path).as_posix() for p in paths} == {
@@ -110,7 +111,8 @@ def test_show_claims_writes_the_ledgers_part_and_returns_the_table(tmp_path):
         "reproduced",
         "fitted",
     ]
-    assert ledger.merged(tmp_path)[0].obtained == 216.0
+    entry = ledger.merged(tmp_path)[0]
+    assert entry.obtained == 216.0 and entry.wall_s is not None and entry.wall_s >= 0
 
 
 def test_report_holds_all_figures_and_claims(tmp_path, fig):

@@ -58,8 +58,8 @@ def test_missing_arms_and_unequal_seeds():
 
 
 def test_a_claim_named_in_full_is_reported_with_the_reason_and_a_pattern_takes_what_it_can():
-    short = {"plus100": [records(duration_s=600.0, wall_s=1.5)]}
-    entry, *_ = ledger.evaluate_claims(short, "fig04", "smoke", ["A-trap-hit"])
+    short = {"plus100": [records(duration_s=600.0)]}
+    entry, *_ = ledger.evaluate_claims(short, "fig04", "smoke", ["A-trap-hit"], wall_s=1.5)
     assert entry.verdict is Outcome.NOT_EVALUATED and "3600.0 s" in entry.why
     assert (entry.figure, entry.profile, entry.source, entry.seeds, entry.wall_s) == (
         "fig04",

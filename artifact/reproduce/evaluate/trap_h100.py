@@ -36,6 +36,7 @@ from artifact.metrics import (
     ttft,
     windows,
 )
+from artifact.metrics.states import HIT_DROP, MAX_TTFT_S
 from artifact.records.schema import Records
 from artifact.reproduce.registry import Noted, evaluates
 
@@ -46,7 +47,6 @@ SURGE_END_S = 25 * MINUTE
 TRAPPED_FROM_S = 60 * MINUTE
 FOLLOWING_HOUR: Interval = (SURGE_END_S, SURGE_END_S + 60 * MINUTE)
 ARMS = ("none", "plus33", "plus100", "burst", "burst_ended")
-DEGRADED_TTFT_S = 5.0
 FAR_FROM_SATURATED = 0.7
 """Ours: share of prefill throughput and of decode KV below which no utilisation threshold in use would fire."""
 FEW_WAITING = 0.1
@@ -55,8 +55,6 @@ PLATEAU = (0.1, 0.9)
 """Ours: quantiles of the 2-minute windows between which a published plateau "28-35K" is read."""
 MIN_SESSIONS = 5
 """Ours: sessions that a start-time bin needs for its median to count."""
-LASTING_DROP = 0.10
-"""Fall of the hit rate that §7.1 counts as lost reuse."""
 
 
 def trapped(run: Records) -> pd.DataFrame:
@@ -185,7 +183,7 @@ def slowdown_bins(plus100: Records, none: Records) -> list[float]:
 
 @evaluates("A-trap-persists")
 def persists(plus100: Records) -> bool:
-    return bool((windows(plus100, start_s=SURGE_END_S)["ttft_p50_s"] > DEGRADED_TTFT_S).all())
+    return bool((windows(plus100, start_s=SURGE_END_S)["ttft_p50_s"] > MAX_TTFT_S).all())
 
 
 @evaluates("A-trap-no-warning")
@@ -326,7 +324,7 @@ def kill_outlives(burst: Records) -> Noted:
     peak = windows(burst, start_s=left)["hit_rate"].iloc[:10].max()
     before, late = hit_rate(burst, (left - 10 * MINUTE, left)), hit_rate(burst, (end - 20 * MINUTE, end))
     grown = base_active(burst, end - HALF_MINUTE) / base_active(burst, left)
-    brief = peak > before and late <= hit_rate(burst, BEFORE) - LASTING_DROP
+    brief = peak > before and late <= hit_rate(burst, BEFORE) - HIT_DROP
     seen = f"hit rate {before:.2f} before, at most {peak:.2f} after, {late:.2f} at the end; base sessions x{grown:.2f}"
     return Noted(bool(brief and grown > 1), seen)
 
