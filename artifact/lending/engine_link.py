@@ -2,6 +2,7 @@
 
 import json
 import logging
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -43,11 +44,24 @@ def unpack(frames: Sequence[bytes]) -> tuple[dict[str, Any], list[bytes]] | None
 
 
 class Link:
-    """Sends to peers by agent name and delivers what arrives to `deliver(fields, blobs)` on the socket's own thread."""
+    """Sends to peers by agent name; what arrives goes to the handler given to `open`, on the socket's own thread.
 
-    def __init__(self, manager: Any, deliver: Callable[[dict[str, Any], list[bytes]], None]) -> None:
-        self.manager, self._deliver = manager, deliver
+    The socket listens before the engine's queues exist, so earlier messages are kept until then.
+    """
+
+    def __init__(self, manager: Any) -> None:
+        self.manager = manager
         self.endpoints: dict[str, tuple[str, int]] = {}
+        self._deliver: Callable[[dict[str, Any], list[bytes]], None] | None = None
+        self._early: list[tuple[dict[str, Any], list[bytes]]] = []
+        self._turn = threading.Lock()
+
+    def open(self, deliver: Callable[[dict[str, Any], list[bytes]], None]) -> None:
+        with self._turn:
+            for message in self._early:
+                deliver(*message)
+            self._early.clear()
+            self._deliver = deliver
 
     @property
     def name(self) -> str:
@@ -58,7 +72,11 @@ class Link:
         if message is None:
             return bool(frames) and frames[0] == TAG
         try:
-            self._deliver(*message)
+            with self._turn:
+                if self._deliver is None:
+                    self._early.append(message)
+                else:
+                    self._deliver(*message)
         except Exception:
             logger.exception("basin: control message %s failed", message[0].get("kind"))
         return True

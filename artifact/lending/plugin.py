@@ -44,6 +44,10 @@ def _hooks() -> list[Hook]:
         from artifact.lending import engine_late
 
         chosen += engine_late.hooks()
+    if RUNTIME.settings.has("lend"):
+        from artifact.lending import engine_decode, engine_prefill
+
+        chosen += [*engine_decode.hooks(), *engine_prefill.hooks()]
     return chosen
 
 
