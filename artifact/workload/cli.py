@@ -128,13 +128,16 @@ def _print(file: Path, result: LoadResult, found: WorkloadStats) -> None:
     for name, values in rows.items():
         table.add_row(name, *(_number(value, 3 if name == "gap, s" else 0) for value in values))
     console = Console()
-    console.print(f"{file} ({result.format}): {found.sessions:,} sessions, {found.calls:,} calls", highlight=False)
+    console.print(
+        f"{file} ({result.format}): {found.sessions:,} sessions, {found.calls:,} calls", highlight=False, soft_wrap=True
+    )
     console.print(table)
     console.print(
         f"repeated from the preceding call: {_number(found.repeat_share * 100, 1)}% of returning calls' prompt tokens "
         f"({_number(found.repeat_share_with_first * 100, 1)}% with first calls)\n"
         f"a full prefix hit saves a returning call up to {_number(found.reuse_gain, 1)}x",
         highlight=False,
+        soft_wrap=True,
     )
 
 

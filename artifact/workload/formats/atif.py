@@ -59,7 +59,7 @@ def _tell_agent_step(step: Record, transcript: Transcript) -> None:
     if model_calls > 1:
         raise step.error("llm_call_count", f"metrics of {model_calls} calls in one step cannot be told apart")
     said = [step.data.get(key) for key in ("reasoning_content", "message")]
-    said += [json.dumps(call) for call in step.data.get("tool_calls") or ()]
+    said += map(json.dumps, step.items("tool_calls") if step.has("tool_calls") else ())
     if model_calls and not step.data.get("is_copied_context"):
         metrics = step.child("metrics") if step.has("metrics") else Record({}, step.path)
         keys = {"prompt": "prompt_tokens", "output": "completion_tokens", "cached": "cached_tokens"}
@@ -67,15 +67,15 @@ def _tell_agent_step(step: Record, transcript: Transcript) -> None:
         transcript.call(said, step, "timestamp", **counts)
     else:
         transcript.say(said, step)
-    observation = step.data.get("observation") or {}
-    transcript.say(observation.get("results"), step)
+    if step.has("observation"):
+        transcript.say(step.child("observation").data.get("results"), step)
 
 
 def _head_tokens(session: Record, system: str) -> int:
     extra = session.child("extra") if session.has("extra") else Record({}, session.path)
     if extra.has("shared_head_tokens"):
         return extra.count("shared_head_tokens")
-    tools = (session.data.get("agent") or {}).get("tool_definitions")
+    tools = session.child("agent").data.get("tool_definitions") if session.has("agent") else None
     return count_tokens(system) + (count_tokens(json.dumps(tools)) if tools else 0)
 
 

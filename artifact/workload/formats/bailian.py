@@ -87,7 +87,7 @@ def _parse(text: str, record: Record | TraceError, path: Path) -> _Request:
             record.count("input_length"),
             record.count("output_length"),
             record.number("timestamp", low=0),
-            record.items("hash_ids"),
+            record.ids("hash_ids"),
         )
     except TraceError as error:
         return _Request(record, chat, parent, error=error)

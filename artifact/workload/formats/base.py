@@ -13,6 +13,10 @@ from artifact.workload.formats.record import Record, TraceError
 from artifact.workload.trajectory import Trajectory
 
 
+MAX_TOKENS = 2**31 - 1
+"""Largest context, so that counts fit the 32-bit columns of the records."""
+
+
 @dataclass(frozen=True)
 class LoadResult:
     """The sessions of a trace, in file order, and an account of what is not among them. Iterates over the sessions."""
@@ -84,6 +88,8 @@ class Collector:
         except ValueError as error:
             field, _, problem = str(error).removeprefix(f"trajectory {columns['id']!r}: ").partition(": ")
             raise place.error(field, problem) from None
+        if trajectory.peak_tokens > MAX_TOKENS:
+            raise place.error("", f"a context of {trajectory.peak_tokens} tokens is not credible")
         if trajectory in self._seen:
             where = place.path if place.line is None else f"{place.path}:{place.line}"
             self.skipped.append(f"{where}: duplicate of session {trajectory.id!r}; dropped")

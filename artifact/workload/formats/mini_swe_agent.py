@@ -82,7 +82,8 @@ def _usage(message: Record, extra: Record) -> dict[str, int]:
 
 
 def _said(message: Record) -> list[Any]:
-    calls = [json.dumps(call.get("function", call)) for call in message.data.get("tool_calls") or ()]
+    tools = message.children("tool_calls") if message.has("tool_calls") else ()
+    calls = [json.dumps(call.data.get("function", call.data)) for call in tools]
     return [message.data.get("reasoning_content"), message.data.get("content"), message.data.get("output"), *calls]
 
 

@@ -82,7 +82,7 @@ def _parse(text: str, record: Record | TraceError, path: Path) -> tuple[str | No
             output=record.count("output_length"),
             time_s=record.number("timestamp", low=0) / 1000 if record.has("timestamp") else None,
             delay_s=record.number("delay", low=0) / 1000 if record.has("delay") else None,
-            ids=record.items("hash_ids") if record.has("hash_ids") else None,
+            ids=record.ids("hash_ids") if record.has("hash_ids") else None,
         )
     except TraceError as error:
         return session_id, _Row(record, error=error)
@@ -100,19 +100,24 @@ def _read_session(key: str, rows: list[_Row], block_tokens: int, head: int, out:
     if error := next((row.error for row in rows if row.error), None):
         raise error
     calls = [Call(rows[0].prompt, rows[0].prompt, rows[0].output, rows[0].delay_s or 0.0)]
+    latest_s = rows[0].time_s
     for before, row in pairwise(rows):
         if before.ids is not None and row.ids is not None:
             repeated = repeated_tokens(before.ids, before.prompt, row.ids, row.prompt, block_tokens)
         else:
             repeated = before.prompt if row.prompt >= before.prompt else 0
+        if row.time_s is not None:
+            if row.time_s < (latest_s or 0.0):
+                raise row.place.error(
+                    "timestamp", f"{row.place.data['timestamp']} is before the session's earlier calls"
+                )
+            latest_s = row.time_s
         calls.append(Call(row.prompt, row.prompt - repeated, row.output, _gap_s(before, row, out)))
     head = min(head, *(call.prompt for call in calls))
     out.add(calls, rows[0].place, rows[0].time_s, id=key, shared_head_tokens=head)
 
 
 def _gap_s(before: _Row, row: _Row, out: Collector) -> float:
-    if row.time_s is not None and before.time_s is not None and row.time_s < before.time_s:
-        raise row.place.error("timestamp", f"{row.place.data['timestamp']} is before the session's preceding call")
     if row.delay_s is not None:
         return row.delay_s
     if row.time_s is None or before.time_s is None:

@@ -85,6 +85,13 @@ class Record:
             raise self.error(key, "is not a list")
         return value
 
+    def ids(self, key: str) -> list[int | str]:
+        """A list of whole numbers or strings."""
+        values = self.items(key)
+        if not set(map(type, values)) <= {int, str}:
+            raise self.error(key, "holds something that is neither a whole number nor a string")
+        return values
+
     def child(self, key: str) -> "Record":
         """The object under `key`; raises where it is missing or no object."""
         return self._nested(key, self.require(key))

@@ -53,7 +53,7 @@ def _read_session(document: Record, key: str, out: Collector) -> None:
             repeated = sum(sizes[: leading_equal(prompts[-1], prompt)])
             calls.append(Call(sum(sizes), sum(sizes) - repeated, tally(response), gap_s))
             out.note(f"calls counted from the visible text ({VOCABULARY})")
-        elif response:
+        elif step.data.get("response"):
             raise step.error("query", "missing, and no history to count the prompt from")
         else:
             continue  # a submission forced by the end of a budget is no call
@@ -75,7 +75,8 @@ def _messages(messages: Sequence[Record]) -> _Prompt:
 
 
 def _tool_calls(message: Record) -> list[str]:
-    return [json.dumps(call.get("function", call)) for call in message.data.get("tool_calls") or ()]
+    calls = message.children("tool_calls") if message.has("tool_calls") else ()
+    return [json.dumps(call.data.get("function", call.data)) for call in calls]
 
 
 def _history_prompts(document: Record) -> Iterator[_Prompt]:

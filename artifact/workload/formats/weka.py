@@ -45,7 +45,8 @@ def _read_session(session: Record, key: str, parent: str | None, block_tokens: i
         heads = [session.count(part) for part in ("tool_tokens", "system_tokens") if session.has(part)]
         head = min(sum(heads), *(call.prompt for call in calls))
         out.add(calls, session, id=key, parent_id=parent, shared_head_tokens=head)
-    for i, request in enumerate(session.data.get("requests") or ()):
+    requests = session.data.get("requests")
+    for i, request in enumerate(requests if isinstance(requests, list) else ()):  # apart from the session's own calls
         if isinstance(request, dict) and request.get("type") == _SUBAGENT:
             agent = Record(request, session.path, prefix=f"{session.prefix}requests[{i}].")
             _read_session(agent, f"{key}/{request.get('agent_id', i)}", key, block_tokens, out)
@@ -54,7 +55,7 @@ def _read_session(session: Record, key: str, parent: str | None, block_tokens: i
 def _repeated(before: Record, request: Record, block_tokens: int) -> int:
     if not (before.has("hash_ids") and request.has("hash_ids")):
         return before.count("in") if request.count("in") >= before.count("in") else 0
-    ids = before.items("hash_ids"), request.items("hash_ids")
+    ids = before.ids("hash_ids"), request.ids("hash_ids")
     return repeated_tokens(ids[0], before.count("in"), ids[1], request.count("in"), block_tokens)
 
 
