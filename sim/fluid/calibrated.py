@@ -21,6 +21,8 @@ class SessionTerms:
     prompt_tokens: float
     new_tokens: float
     """Of a prompt, not sent before by the session and not in the shared head."""
+    first_prompt_tokens: float
+    """Of a session's first prompt, not in the shared head."""
     output_tokens: float
     gap_s: float
     context_tokens: float
@@ -45,6 +47,7 @@ def session_terms(trajectories: Sequence[Trajectory], token_s: float) -> Session
         calls_per_session=len(prompt) / len(trajectories),
         prompt_tokens=float(prompt.mean()),
         new_tokens=float(new.sum() - heads) / len(new),
+        first_prompt_tokens=sum(t.prompt_tokens[0] - t.shared_head_tokens for t in trajectories) / len(trajectories),
         output_tokens=float(output.mean()),
         gap_s=float(gap.mean()),
         context_tokens=float(np.average(prompt, weights=gap + output * token_s)),

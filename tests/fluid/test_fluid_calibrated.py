@@ -16,6 +16,7 @@ def test_session_terms_by_hand() -> None:
     assert terms.calls_per_session == 2
     assert terms.prompt_tokens == 2750
     assert terms.new_tokens == (600 + 1000 + 2600 + 2000) / 4
+    assert terms.first_prompt_tokens == (600 + 2600) / 2
     assert terms.output_tokens == 100
     assert terms.gap_s == 10
     # seconds at each prompt: 1, 11, 2, 30
