@@ -5,19 +5,22 @@ first prompt. Text coefficients are penalised; the two length coefficients and t
 """
 
 import json
-from collections.abc import Iterator, Sequence
+import math
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import orth
+from scipy.linalg import orth, solve
 from scipy.sparse import csr_matrix
 from scipy.stats import spearmanr
 from sklearn.feature_extraction.text import CountVectorizer, TfidfTransformer
-from sklearn.model_selection import KFold
+from sklearn.model_selection import KFold, LeaveOneOut
+from threadpoolctl import threadpool_limits
 
 from artifact.workload.trajectory import Trajectory
 
@@ -29,55 +32,42 @@ TEXT_PENALTY = 1.0
 
 @dataclass(frozen=True)
 class PeakPredictor:
-    """A fitted predictor. A prediction stays within the peaks seen in training, and above the first prompt."""
+    """A fitted predictor: data only, so it pickles and goes to a gateway as JSON."""
 
     idf: dict[str, float]
-    coefficient: dict[str, float]
-    intercept: float
+    text_coefficients: dict[str, float]
     text_length_coefficient: float
     prompt_length_coefficient: float
+    intercept: float
     lowest_log_peak: float
     highest_log_peak: float
 
     @classmethod
     def fit(cls, trajectories: Sequence[Trajectory], text_penalty: float = TEXT_PENALTY) -> "PeakPredictor":
-        """Raises `ValueError` for fewer than four trajectories, too few for the free coefficients."""
+        """Raises `ValueError` for fewer than four trajectories: the free coefficients need them."""
         data = _Data.of(trajectories)
-        fitted = _fit(data, np.arange(len(trajectories)), text_penalty)
-        terms = [data.terms[column] for column in fitted.columns]
-        return cls(
-            idf=dict(zip(terms, fitted.tfidf.idf_.tolist(), strict=True)) if terms else {},
-            coefficient=dict(zip(terms, fitted.text_coefficients.tolist(), strict=True)),
-            intercept=float(fitted.free[0]),
-            text_length_coefficient=float(fitted.free[1]),
-            prompt_length_coefficient=float(fitted.free[2]),
-            lowest_log_peak=fitted.lowest,
-            highest_log_peak=fitted.highest,
-        )
+        return _fit(data, np.arange(len(trajectories)), text_penalty)
 
     def predict(self, task_text: str, first_prompt_tokens: int) -> float:
-        """Predicted peak context in tokens, input and output together, Ŵ."""
-        counts: dict[str, int] = {}
-        for term in self._analyse(task_text):
-            if term in self.idf:
-                counts[term] = counts.get(term, 0) + 1
-        weights = {term: count * self.idf[term] for term, count in counts.items()}
-        norm = sum(weight**2 for weight in weights.values()) ** 0.5 or 1.0
-        lengths = _lengths(task_text, first_prompt_tokens)
+        """Predicted peak context in tokens, input and output together, Ŵ.
+
+        It stays within the peaks seen in training, and is no less than the first prompt.
+        """
+        counts = Counter(term for term in _terms()(task_text) if term in self.idf)
+        tfidf = {term: count * self.idf[term] for term, count in counts.items()}
+        norm = math.hypot(*tfidf.values()) or 1.0
+        text_length, prompt_length = _log_lengths(task_text, first_prompt_tokens)
         log_peak = (
             self.intercept
-            + self.text_length_coefficient * lengths[0]
-            + self.prompt_length_coefficient * lengths[1]
-            + sum(weight * self.coefficient[term] for term, weight in weights.items()) / norm
+            + self.text_length_coefficient * text_length
+            + self.prompt_length_coefficient * prompt_length
+            + sum(weight * self.text_coefficients[term] for term, weight in tfidf.items()) / norm
         )
-        return _bounded(log_peak, self.lowest_log_peak, self.highest_log_peak, first_prompt_tokens)
-
-    @cached_property
-    def _analyse(self) -> Any:
-        return CountVectorizer().build_analyzer()
+        bounded = min(max(log_peak, self.lowest_log_peak), self.highest_log_peak)
+        return max(math.exp(bounded), float(first_prompt_tokens))
 
     def save(self, path: Path) -> None:
-        """Write as JSON, for a deployment's gateway."""
+        """Write as JSON."""
         path.write_text(json.dumps(asdict(self)))
 
     @classmethod
@@ -88,18 +78,19 @@ class PeakPredictor:
 def cross_fitted(
     trajectories: Sequence[Trajectory], folds: int | None = None, text_penalty: float = TEXT_PENALTY
 ) -> Floats:
-    """Predicted peaks in tokens, shape (trajectories,), each from a model trained on the other folds only: vocabulary,
-    IDF weights and centring included. `folds` None leaves one trajectory out at a time.
+    """Predicted peaks in tokens, shape (trajectories,), each by a model fitted to the other folds only: vocabulary, IDF
+    weights and centring included. `folds` None leaves one trajectory out at a time.
 
-    Raises `ValueError` where a training set would have fewer than four trajectories.
+    Raises `ValueError` where a training set has fewer than four trajectories.
     """
     data = _Data.of(trajectories)
+    splitter = KFold(folds, shuffle=True, random_state=0) if folds else LeaveOneOut()
     predicted = np.empty(len(trajectories))
-    for train, test in _splits(len(trajectories), folds):
-        fitted = _fit(data, train, text_penalty)
-        for row, log_peak in zip(test, fitted.log_peaks(data, test), strict=True):
-            first = trajectories[row].prompt_tokens[0]
-            predicted[row] = _bounded(float(log_peak), fitted.lowest, fitted.highest, first)
+    with threadpool_limits(1, "blas"):  # hundreds of small systems: threads cost far more than they bring
+        for train, test in splitter.split(data.free):
+            model = _fit(data, train, text_penalty)
+            for row in test:
+                predicted[row] = model.predict(trajectories[row].task_text, trajectories[row].prompt_tokens[0])
     return predicted
 
 
@@ -111,96 +102,85 @@ class PredictionScores(NamedTuple):
 
 
 def score(predicted: Sequence[float] | Floats, trajectories: Sequence[Trajectory]) -> PredictionScores:
-    """How well `predicted` peaks, in tokens, fit those of the trajectories (paper A §6.5, §7.9)."""
+    """How predicted peaks, in tokens, compare with those of the trajectories (paper A §6.5, §7.9)."""
     true = np.array([t.peak_tokens for t in trajectories])
-    error = np.log(np.asarray(predicted)) - np.log(true)
+    error = np.log(np.asarray(predicted) / true)
     return PredictionScores(float(spearmanr(predicted, true).statistic), float(error.std()))
 
 
 @dataclass(frozen=True)
 class _Data:
-    """What a fit reads of its trajectories. `counts` is (trajectories, terms), `free` the unpenalised columns."""
+    """What a fit reads of its trajectories, counted once for all folds."""
 
     counts: csr_matrix
-    terms: list[str]
+    """Shape (trajectories, terms)."""
+    terms: NDArray[np.object_]
     free: Floats
+    """The unpenalised columns, shape (trajectories, 3): one, log text length, log prompt length."""
     log_peak: Floats
 
     @classmethod
     def of(cls, trajectories: Sequence[Trajectory]) -> "_Data":
-        vectorizer = CountVectorizer()
-        texts = [t.task_text for t in trajectories]
-        try:
-            counts, terms = vectorizer.fit_transform(texts), vectorizer.get_feature_names_out().tolist()
-        except ValueError:  # no text holds a word: lengths only
-            counts, terms = csr_matrix((len(texts), 0)), []
-        lengths = [_lengths(t.task_text, t.prompt_tokens[0]) for t in trajectories]
-        free = np.column_stack([np.ones(len(texts)), np.array(lengths).reshape(-1, 2)])
-        return cls(csr_matrix(counts, dtype=float), terms, free, np.log([t.peak_tokens for t in trajectories]))
+        vectorizer = CountVectorizer(analyzer=_terms())
+        counts = vectorizer.fit_transform([t.task_text for t in trajectories] + [_ANY_TEXT])[:-1]
+        lengths = [_log_lengths(t.task_text, t.prompt_tokens[0]) for t in trajectories]
+        return cls(
+            counts=csr_matrix(counts, dtype=np.float64),
+            terms=vectorizer.get_feature_names_out(),
+            free=np.array([(1.0, *pair) for pair in lengths]).reshape(-1, 3),
+            log_peak=np.log([t.peak_tokens for t in trajectories]),
+        )
 
 
-@dataclass(frozen=True)
-class _Fitted:
-    columns: NDArray[np.intp]
-    """Terms of the training texts."""
-    tfidf: TfidfTransformer
-    text_coefficients: Floats
-    free: Floats
-    """Intercept, text length, prompt length."""
-    lowest: float
-    highest: float
-
-    def log_peaks(self, data: _Data, rows: NDArray[np.intp]) -> Floats:
-        log_peak: Floats = data.free[rows] @ self.free
-        if len(self.columns):
-            log_peak += self.tfidf.transform(data.counts[rows][:, self.columns]) @ self.text_coefficients
-        return log_peak
+_ANY_TEXT = "text"
+"""The vectorizer refuses texts without a single term; this one is dropped again."""
 
 
-def _fit(data: _Data, rows: NDArray[np.intp], penalty: float) -> _Fitted:
-    """Ridge in its dual form, n equations instead of one a term.
+def _fit(data: _Data, rows: NDArray[np.intp], penalty: float) -> PeakPredictor:
+    """Ridge in its dual form: one equation a trajectory instead of one a term.
 
-    Projecting the free columns (among them the constant, which centres the features) out of both sides leaves a plain
-    ridge problem in the text; the free coefficients then fit what remains.
+    Projecting the free columns (the constant among them, which centres the features) out of both sides leaves a plain
+    ridge problem in the text; the free coefficients then fit what the text leaves.
     """
     if len(rows) < 4:
-        raise ValueError(f"peak predictor: {len(rows)} trajectories to train on; four are the least")
+        raise ValueError(f"peak predictor: {len(rows)} trajectories to fit to; it needs four")
     free, log_peak = data.free[rows], data.log_peak[rows]
-    counts = data.counts[rows]
-    columns = np.flatnonzero(counts.getnnz(axis=0))
-    tfidf = TfidfTransformer()
-    coefficients = np.zeros(len(columns))
+    known = np.flatnonzero(data.counts[rows].getnnz(axis=0))
+    coefficients, idf = np.zeros(0), np.zeros(0)
     rest = log_peak
-    if len(columns):
-        text = tfidf.fit_transform(counts[:, columns])
+    if len(known):
+        weighting = TfidfTransformer()
+        text = weighting.fit_transform(data.counts[rows][:, known])
         basis = orth(free)
-        gram = (text @ text.T).toarray()
-        gram -= basis @ (basis.T @ gram)
-        gram -= (gram @ basis) @ basis.T
-        target = log_peak - basis @ (basis.T @ log_peak)
-        dual = np.linalg.solve(gram + penalty * np.eye(len(rows)), target)
-        coefficients = text.T @ dual
+        gram = _without(basis, _without(basis, (text @ text.T).toarray()).T)
+        gram[np.diag_indices_from(gram)] += penalty
+        dual = solve(gram, _without(basis, log_peak), assume_a="pos", overwrite_a=True, check_finite=False)
+        coefficients, idf = text.T @ dual, weighting.idf_
         rest = log_peak - text @ coefficients
-    return _Fitted(
-        columns,
-        tfidf,
-        coefficients,
-        np.asarray(np.linalg.lstsq(free, rest)[0], dtype=np.float64),
-        float(log_peak.min()),
-        float(log_peak.max()),
+    intercept, text_length, prompt_length = np.linalg.lstsq(free, rest)[0].tolist()
+    terms = data.terms[known].tolist()
+    return PeakPredictor(
+        idf=dict(zip(terms, idf.tolist(), strict=True)),
+        text_coefficients=dict(zip(terms, coefficients.tolist(), strict=True)),
+        text_length_coefficient=text_length,
+        prompt_length_coefficient=prompt_length,
+        intercept=intercept,
+        lowest_log_peak=float(log_peak.min()),
+        highest_log_peak=float(log_peak.max()),
     )
 
 
-def _splits(count: int, folds: int | None) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp]]]:
-    """Leaving one out needs no shuffle; folds get a fixed one."""
-    splitter = KFold(folds or count, shuffle=folds is not None, random_state=0 if folds else None)
-    yield from splitter.split(np.zeros(count))
+def _without(basis: Floats, columns: Floats) -> Floats:
+    """`columns` less what the orthonormal `basis` spans."""
+    return columns - basis @ (basis.T @ columns)
 
 
-def _lengths(task_text: str, first_prompt_tokens: int) -> tuple[float, float]:
-    """Log lengths of the task text (characters) and the first prompt (tokens)."""
-    return float(np.log1p(len(task_text))), float(np.log(first_prompt_tokens))
+@cache
+def _terms() -> Any:
+    """From a text to its terms: lower-case words of two characters and more."""
+    return CountVectorizer().build_analyzer()
 
 
-def _bounded(log_peak: float, lowest: float, highest: float, first_prompt_tokens: int) -> float:
-    return max(float(np.exp(np.clip(log_peak, lowest, highest))), float(first_prompt_tokens))
+def _log_lengths(task_text: str, first_prompt_tokens: int) -> tuple[float, float]:
+    """Of the task text in characters (an empty one counts as one) and of the first prompt in tokens."""
+    return math.log(max(len(task_text), 1)), math.log(first_prompt_tokens)
