@@ -46,11 +46,16 @@ def verdict(entry: Entry) -> str:
     return f"{entry.verdict}: {entry.why}" if entry.why else str(entry.verdict)
 
 
+def origin(entry: Entry) -> str:
+    """What the value rests on: "sim, full"."""
+    return f"{entry.source}, {entry.profile}" if entry.source else ""
+
+
 def table(entries: Sequence[Entry]) -> Table:
     """The entries for the terminal."""
-    found = Table(Column("id", no_wrap=True), "expected", "obtained", "verdict", "role", title="Claims")
+    found = Table(Column("id", no_wrap=True), "expected", "obtained", "verdict", "role", "from", title="Claims")
     for e in entries:
-        cells = (e.id, f"{text(e.expected)} {e.unit}", text(e.obtained), verdict(e), e.role)
+        cells = (e.id, f"{text(e.expected)} {e.unit}", text(e.obtained), verdict(e), e.role, origin(e))
         found.add_row(*cells, style=STYLES[e.verdict])
     return found
 

@@ -10,7 +10,7 @@ from jinja2 import Environment, StrictUndefined
 
 from artifact.reproduce.ledger import Entry, commit, counts, merged
 from artifact.reproduce.paths import figures_folder
-from artifact.reproduce.render import OUTCOMES, text, verdict
+from artifact.reproduce.render import OUTCOMES, origin, text, verdict
 
 
 class Picture(NamedTuple):
@@ -34,7 +34,7 @@ def pictures(root: Path) -> list[Picture]:
 def build(root: Path) -> Path:
     """Write the page and return its path."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters.update(text=text, verdict=verdict)
+    environment.filters.update(text=text, verdict=verdict, origin=origin)
     template = environment.from_string((files("artifact.reproduce") / "report.html").read_text(encoding="utf-8"))
     entries = merged(root)
     groups: dict[str, list[Entry]] = {}

@@ -4,7 +4,7 @@ import pytest
 from handmade import records
 
 from artifact.metrics import NotObserved
-from artifact.reproduce import ledger, registry
+from artifact.reproduce import ledger, registry, render
 from artifact.reproduce.claims import load_claims
 from artifact.reproduce.registry import Evaluator, Noted, evaluate, evaluators, over_seeds
 from artifact.reproduce.verdict import Outcome
@@ -107,3 +107,20 @@ def test_an_unreadable_part_is_named(tmp_path):
 
 def test_infinite_and_undefined_values_survive_json():
     assert ledger.jsonable({"a": float("inf"), "b": [float("nan"), 1.5]}) == {"a": "never", "b": [None, 1.5]}
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (None, "–"),
+        (True, "holds"),
+        (0.26666, "0.267"),
+        (25582.4, "25582"),
+        ([1.8, 6.1], "1.8 to 6.1"),
+        (["trapped", "healthy"], "trapped, healthy"),
+        ({"basin": 769, "hicache": [0, 150]}, "basin 769, hicache (0 to 150)"),
+        ([[3.25, 3.0, 2.75], [3.0, 2.75, 2.5]], "(3.25, 3, 2.75), (3, 2.75, 2.5)"),
+    ],
+)
+def test_values_read_well_on_one_line(value, shown):
+    assert render.text(value) == shown
