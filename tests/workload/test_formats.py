@@ -241,3 +241,9 @@ def test_folder_of_mixed_formats(tmp_path: Path) -> None:
         load(tmp_path)
     result = load(tmp_path, skip_bad=True)
     assert (len(result), len(result.skipped)) == (2, 2)
+
+
+def test_folder_with_a_format_named_reads_files_of_its_suffix(tmp_path: Path) -> None:
+    for name in ("swe_agent.traj", "native.jsonl", "atif.json"):
+        (tmp_path / name).write_bytes((TRACES / name).read_bytes())
+    assert [t.id for t in load(tmp_path, "swe-agent")] == ["swe_agent"]

@@ -56,7 +56,7 @@ BAD = {
     "native: true": ("native.jsonl", replaced(1, "120", "true"), 1, "output_tokens[1]", "True", ["beta"]),
     "native: negative gap": ("native.jsonl", replaced(1, "0.5", "-0.5"), 1, "gap_before_s[1]", "below 0", ["beta"]),
     "native: infinite gap": ("native.jsonl", replaced(1, "0.5", "1e999"), 1, "gap_before_s[1]", "finite", ["beta"]),
-    "native: too large": ("native.jsonl", replaced(1, "1800]", f"{10**30}]"), 1, "", "not credible", ["beta"]),
+    "native: too large": ("native.jsonl", replaced(2, "10,20", f"10,{10**30}"), 2, "", "not credible", ["alpha"]),
     "native: uneven": ("native.jsonl", replaced(2, "[10,20]", "[10]"), 2, "output_tokens", "1 entries", ["alpha"]),
     "native: no calls": (
         "native.jsonl",

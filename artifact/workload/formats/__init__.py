@@ -37,12 +37,13 @@ SAMPLE_LINES = 100
 def load(path: str | Path, format: str | None = None, skip_bad: bool = False) -> LoadResult:
     """Read the sessions of a trace file, or of all trace files below a folder, which must be of one format.
 
-    The format is found by content unless given. With `skip_bad`, a bad session is left out and its reason is in
+    The format is found by content unless given; given, only files of its suffix are read of a folder. With `skip_bad`, a bad session is left out and its reason is in
     `skipped`; a duplicate always is. Raises `TraceError` naming file, line and field otherwise, also where nothing
     could be read, and `FileNotFoundError` where nothing is there.
     """
     path = Path(path)
-    files = _files(path)
+    given = [_format(format, path)] if format else list(FORMATS.values())
+    files = _files(path, tuple({candidate.SUFFIX for candidate in given}))
     name = format or _detect_first(files, skip_bad)
     chosen = _format(name, path)
     out = Collector(skip_bad)
@@ -57,10 +58,10 @@ def load(path: str | Path, format: str | None = None, skip_bad: bool = False) ->
     return result
 
 
-def _files(path: Path) -> list[Path]:
+def _files(path: Path, suffixes: tuple[str, ...]) -> list[Path]:
+    """`path`, or the files below it that end in one of `suffixes`."""
     if not path.is_dir():
         return [path]
-    suffixes = tuple({chosen.SUFFIX for chosen in FORMATS.values()})
     files = sorted(file for file in path.rglob("*") if file.is_file() and file.name.endswith(suffixes))
     if not files:
         raise TraceError(path, f"no file below it ends in {', '.join(sorted(suffixes))}", advice="name a trace file")

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, Protocol
 from artifact.workload.formats.record import Record, TraceError
 from artifact.workload.trajectory import Trajectory
 
-
 MAX_TOKENS = 2**31 - 1
 """Largest context, so that counts fit the 32-bit columns of the records."""
 
