@@ -65,4 +65,4 @@ def test_fifty_thousand_calls_load_in_well_under_a_second() -> None:
         start = time.perf_counter()
         load(file)
         best_s = min(best_s, time.perf_counter() - start)
-    assert best_s < 0.5
+    assert best_s < 1.0

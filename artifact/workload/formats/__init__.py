@@ -37,9 +37,9 @@ SAMPLE_LINES = 100
 def load(path: str | Path, format: str | None = None, skip_bad: bool = False) -> LoadResult:
     """Read the sessions of a trace file, or of all trace files below a folder, which must be of one format.
 
-    The format is found by content unless given; given, only files of its suffix are read of a folder. With `skip_bad`, a bad session is left out and its reason is in
-    `skipped`; a duplicate always is. Raises `TraceError` naming file, line and field otherwise, also where nothing
-    could be read, and `FileNotFoundError` where nothing is there.
+    The format is found by content unless given; of a folder, only files of a given format's suffix are read. With
+    `skip_bad`, a bad session is left out and its reason is in `skipped`; a duplicate always is. Raises `TraceError`
+    naming file, line and field otherwise, also where nothing could be read, and `FileNotFoundError` where nothing is.
     """
     path = Path(path)
     given = [_format(format, path)] if format else list(FORMATS.values())
@@ -50,7 +50,7 @@ def load(path: str | Path, format: str | None = None, skip_bad: bool = False) ->
     for file in files:
         with out.session():
             if path.is_dir() and format is None and detect(file) != name:
-                raise TraceError(file, f"is not {name} like {files[0].name}", advice="name one format, or move it")
+                raise TraceError(file, f"is not {name} like the first", advice="name one format, or move it")
             chosen.read(file, out)
     result = out.result(name)
     if not result.trajectories and not result.skipped:
