@@ -41,6 +41,7 @@ class Gateway:
         self.desk = Desk(
             self._first_policy(), self.now, config.limits, config.timeouts, self.metrics.waited, on_session_end
         )
+        self.desk.books.tokens_per_byte = config.tokens_per_byte
         self.upstream = Upstream(config.upstream, config.timeouts.connect_s)
         self.order = EngineOrder(config.priority, self.desk)
         self.proxy = Proxy(config, self.desk, self.upstream, self.order)

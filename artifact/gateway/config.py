@@ -100,4 +100,6 @@ class GatewayConfig(_Frozen):
     admin_token: str | None = Field(default=None, repr=False)
     admin_remote: bool = False
     """Let peers other than loopback use the operator's pages and the admin endpoint (with the token)."""
+    tokens_per_byte: float = Field(default=0.25, gt=0)
+    """First guess of the tokens in a byte of request body; learned from `usage` afterwards."""
     time_scale: float = Field(default=1.0, gt=0)

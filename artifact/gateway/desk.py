@@ -15,8 +15,8 @@ from artifact.control.policy import Action, Decision, Policy, SessionFacts, Sign
 from artifact.gateway.accounting import Books
 from artifact.gateway.ask import Ask
 from artifact.gateway.config import Limits, Timeouts
-from artifact.gateway.identity import Identity
-from artifact.gateway.session import Call, Outcome, Session, Stage
+from artifact.gateway.identity import Identity, clean_id
+from artifact.gateway.session import UNKNOWN_HEAD, AdoptedSession, Call, Outcome, Session, Stage
 from artifact.gateway.table import SessionTable
 from artifact.gateway.usage import Usage
 from artifact.gateway.wire import Refused
@@ -120,6 +120,19 @@ class Desk:
         session.final = True
         self._refuse_waiting(session, 410, "session_released", "the session was ended meanwhile")
         self.settle()
+        return True
+
+    def adopt(self, adopted: AdoptedSession) -> bool:
+        """Take in a session that is inside already; False if it is known."""
+        now, session_id = self.now(), clean_id(adopted.id)
+        if self.table.get(session_id) is not None or self.table.one_too_many() is not None:
+            return False
+        first = adopted.context_tokens if adopted.first_prompt_tokens is None else adopted.first_prompt_tokens
+        session = Session(SessionFacts(session_id, now, first, adopted.task_text), "adopted", inside=True, turns=1)
+        session.set_context(UNKNOWN_HEAD, adopted.context_tokens)
+        self.table.add(session)
+        self.table.rest(session, now)
+        self.ask(self.policy.adopt, session.facts, adopted.context_tokens, now)
         return True
 
     def sweep(self) -> None:

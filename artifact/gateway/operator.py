@@ -12,10 +12,12 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, unquote
 
+from pydantic import ValidationError
+
 from artifact.gateway.config import CapacitiesUnknown
 from artifact.gateway.identity import clean_id
 from artifact.gateway.metrics import cache_capacity
-from artifact.gateway.session import Session
+from artifact.gateway.session import AdoptedSession, Session
 from artifact.gateway.wire import (
     ADMIN_TOKEN,
     ClientGone,
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
 Handler = Callable[[Scope, Receive, Send], Awaitable[None]]
 _ADMIN_BODY = 64 << 10
+_ADOPT_BODY = 32 << 20
 _LISTED = 200
 _CSP = b"default-src 'none'; script-src 'self' 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'"
 
@@ -55,6 +58,7 @@ class Operator:
             ("GET", "/explain"): self._local(self._explain),
             ("GET", "/admin/policy"): self._admin(self._show_policy),
             ("PUT", "/admin/policy"): self._admin(self._set_policy),
+            ("POST", "/admin/adopt"): self._admin(self._adopt),
             ("POST", "/admin/drain"): self._admin(self._drain),
             ("POST", "/programs/release"): self._release_program,
             ("POST", "/close_session"): self._close_session,
@@ -66,7 +70,9 @@ class Operator:
         if handler is None and method == "DELETE" and path.startswith("/sessions/"):
             handler = self._delete_session
         if handler is None and path.startswith("/admin/"):
-            unknown = Refused(404, "not_found", f"no {method} {path}; there are /admin/policy and /admin/drain")
+            unknown = Refused(
+                404, "not_found", f"no {method} {path}; there are /admin/policy, /admin/adopt and /admin/drain"
+            )
             await send_refusal(send, path, unknown)
             return True
         if handler is None:
@@ -114,6 +120,7 @@ class Operator:
         """The state that pages, samples and tests read. Infinite and unknown numbers are null."""
         gateway, desk = self.gateway, self.gateway.desk
         state, books, latest = desk.policy.state(), desk.books, gateway.telemetry.latest
+        prompt_tokens, cached_tokens = gateway.telemetry.token_totals()
         capacity, factor = cache_capacity(latest), gateway.config.cliff_over_capacity
         return {
             "time_s": desk.now(),
@@ -122,7 +129,8 @@ class Operator:
             "resident": sum(s.inside and not s.suspended for s in desk.table),
             "parked": sum(not s.inside for s in desk.table),
             "suspended": sum(s.suspended for s in desk.table),
-            "working_set_tokens": _finite(state.working_set_tokens) or self._contexts(),
+            "context_tokens": sum(s.context_tokens for s in desk.table if s.inside),
+            "working_set_tokens": _finite(state.working_set_tokens),
             "reference_budget_tokens": _finite(state.reference_budget_tokens),
             "budget_tokens": _finite(state.budget_tokens),
             "cache_capacity_tokens": capacity,
@@ -139,8 +147,9 @@ class Operator:
             "signal_age_s": gateway.telemetry.age_s(),
             "own_accounting": gateway.telemetry.own_accounting,
             "calls": {"waiting": desk.waiting_calls, "live": len(desk.live_calls)},
-            "prompt_tokens_total": books.prompt_tokens,
-            "cached_tokens_total": books.cached_tokens,
+            "lent_tokens": latest.lent_tokens,
+            "prompt_tokens_total": prompt_tokens,
+            "cached_tokens_total": cached_tokens,
             "calls_done_total": books.calls_done,
             "decisions": dict(desk.decisions),
         }
@@ -150,9 +159,6 @@ class Operator:
         others = (s for s in self.gateway.desk.table if not s.waiting)
         chosen = waiting[:limit] + [s for s, _ in zip(others, range(limit - len(waiting[:limit])), strict=False)]
         return [self._describe(session) for session in chosen]
-
-    def _contexts(self) -> float:
-        return float(sum(s.context_tokens for s in self.gateway.desk.table if s.inside))
 
     def _describe(self, session: Session) -> dict[str, Any]:
         now = self.gateway.desk.now()
@@ -219,6 +225,17 @@ class Operator:
         except (ValueError, CapacitiesUnknown) as error:
             raise Refused(400, "bad_policy", str(error)) from error
         await self._show_policy(scope, receive, send)
+
+    async def _adopt(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Body {"sessions": [{"id", "context_tokens", …}]}, as `/sessions` lists them: sessions that are inside
+        already, as after a restart. They rest until their next call; known ones are left alone."""
+        body = parse_object(await read_body(receive, _ADOPT_BODY)) or {}
+        try:
+            adopted = [AdoptedSession.model_validate(item) for item in body.get("sessions", ())]
+        except ValidationError as error:
+            raise Refused(400, "bad_request", f"sessions: {error.errors()[0]['msg']}") from error
+        new = sum(self.gateway.desk.adopt(item) for item in adopted)
+        await send_json(send, {"adopted": new})
 
     async def _drain(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.gateway.desk.drain()

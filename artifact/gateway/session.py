@@ -5,10 +5,14 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from pydantic import BaseModel, ConfigDict, Field
+
 from artifact.control.policy import SessionFacts
 from artifact.gateway.ask import Ask
 
 _BRANCHES = 8
+UNKNOWN_HEAD = -1
+"""Conversation of a session whose calls the gateway has not seen; its first call takes the place."""
 
 
 class Stage(StrEnum):
@@ -27,6 +31,16 @@ class Outcome(StrEnum):
     FAILED = "failed"  # the engine refused, broke off or could not be reached
     LEFT = "left"  # the client vanished
     REFUSED = "refused"  # the gateway answered itself
+
+
+class AdoptedSession(BaseModel):
+    """A session that is inside already when the gateway hears of it; other fields of a listing are ignored."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+    id: str = Field(min_length=1)
+    context_tokens: int = Field(ge=0)
+    first_prompt_tokens: int | None = Field(default=None, ge=0)
+    task_text: str = ""
 
 
 @dataclass(slots=True, eq=False)
@@ -64,6 +78,7 @@ class Session:
 
     def set_context(self, head: int, tokens: int) -> None:
         """Of one conversation; the session's peak follows."""
+        self._contexts.pop(UNKNOWN_HEAD, None)
         self._contexts[head] = tokens
         self._contexts.move_to_end(head)
         if len(self._contexts) > _BRANCHES:

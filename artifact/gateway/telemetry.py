@@ -56,6 +56,15 @@ class Telemetry:
             return None
         return self.desk.now() - min(time_s for time_s in read if time_s is not None)
 
+    def token_totals(self) -> tuple[int, int]:
+        """(prompt, cached) tokens of all calls so far: the engines' counters, else the gateway's own."""
+        readings = [
+            w.reading for w in self.watches if w.engine.role in ("prefill", "unified") and w.reading is not None
+        ]
+        if self.own_accounting or not readings:
+            return self.desk.books.prompt_tokens, self.desk.books.cached_tokens
+        return round(sum(r.prompt_tokens or 0 for r in readings)), round(sum(r.cached_tokens or 0 for r in readings))
+
     async def scrape(self) -> None:
         """Read every endpoint once, at the same time; an endpoint that fails keeps its last reading."""
         await asyncio.gather(*(self._scrape_one(watch) for watch in self.watches))

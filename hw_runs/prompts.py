@@ -1,0 +1,69 @@
+"""Synthetic prompts of given lengths that repeat of each other exactly what a trajectory says they repeat."""
+
+import base64
+import random
+from functools import cache
+from typing import Any
+from zlib import crc32
+
+from artifact.workload.trajectory import Trajectory
+
+_FILLER_BYTES = 1 << 21
+
+
+@cache
+def _filler() -> str:
+    return base64.b64encode(random.Random(0).randbytes(_FILLER_BYTES)).decode()
+
+
+class SessionPrompts:
+    """The prompts of one session, call by call, as chat messages.
+
+    A prompt is the workload's shared head, text of the session's own, the task text as the user's message, and a tool
+    message that grows. Where a call repeats less than its predecessor's whole prompt (compaction), its own text
+    departs from it at that point. One token is `bytes_per_token` ASCII characters.
+    """
+
+    def __init__(self, session_id: str, trajectory: Trajectory, bytes_per_token: int) -> None:
+        self._session_id = session_id
+        self._trajectory = trajectory
+        self._bytes = bytes_per_token
+        room = (trajectory.prompt_tokens[0] - trajectory.shared_head_tokens) * bytes_per_token
+        task = trajectory.task_text.encode("ascii", "replace").decode()
+        whole_tokens = min(len(task), room) // bytes_per_token * bytes_per_token
+        self._task = task[:whole_tokens]
+        self._opening = trajectory.prompt_tokens[0] * bytes_per_token - whole_tokens
+        self._pieces: list[tuple[int, int, int]] = []  # (offset into the filler, start, end) of the own text
+        self._next = 0
+
+    def messages(self, call: int) -> list[dict[str, Any]]:
+        """The messages of a call; calls are asked for in order, starting anywhere."""
+        while self._next <= call:
+            self._extend(self._next)
+            self._next += 1
+        filler = _filler()
+        own = "".join(filler[offset + start : offset + end] for offset, start, end in self._pieces)
+        opening = [
+            {"role": "system", "content": own[: self._opening]},
+            {"role": "user", "content": self._task},
+        ]
+        grown = own[self._opening :]
+        return [*opening, {"role": "tool", "tool_call_id": "t", "content": grown}] if grown else opening
+
+    def _extend(self, call: int) -> None:
+        t = self._trajectory
+        length = max(t.prompt_tokens[call] * self._bytes - len(self._task), 0)
+        if call == 0:
+            head = min(t.shared_head_tokens * self._bytes, length)
+            self._pieces = [(0, 0, head), (self._offset(0), head, length)]
+            return
+        repeated = (t.prompt_tokens[call] - t.new_tokens[call]) * self._bytes
+        kept = (
+            repeated - len(self._task) if repeated >= self._opening + len(self._task) else min(repeated, self._opening)
+        )
+        cut = [(offset, start, min(end, kept)) for offset, start, end in self._pieces if start < kept]
+        self._pieces = [*cut, (self._offset(call), kept, length)]
+
+    def _offset(self, salt: int) -> int:
+        """Where in the filler a text of this session begins; far enough from its end for any prompt."""
+        return crc32(f"{self._session_id}/{salt}".encode()) % (len(_filler()) // 2)

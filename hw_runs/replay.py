@@ -1,0 +1,329 @@
+"""Closed-loop replay: the sessions of a plan as real HTTP clients of a gateway or an engine; Records out.
+
+The simulator and this client take the same `PlannedSession` list, so a scenario can be run on both and compared. At
+`speed` s, a second of the plan lasts 1/s seconds; all times in the records are the plan's.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+
+from artifact.records.schema import Records
+from artifact.workload.load import Group, PlannedSession
+from hw_runs.prompts import SessionPrompts
+
+_TRIES = 4
+_UNLIMITED = aiohttp.ClientTimeout(total=None, sock_connect=30)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where and how to replay. `preload_url` is a stub engine that takes warm contexts; warm sessions are handed to
+    the gateway as already inside if `admin_token` is given, otherwise they arrive like all others."""
+
+    base_url: str
+    model: str = "stub"
+    speed: float = 1.0
+    bytes_per_token: int = 4
+    gateway: bool = True
+    admin_token: str | None = None
+    preload_url: str | None = None
+    itl_slo_s: float | None = None
+    """Count events further apart than this as slow steps; None where events are not tokens (a stub counts itself)."""
+
+
+def replay(
+    plans: Sequence[PlannedSession],
+    target: Target,
+    duration_s: float,
+    *,
+    meta: Mapping[str, Any] | None = None,
+    unloaded_s: Callable[[PlannedSession], float] | None = None,
+    end_group: tuple[float, Group] | None = None,
+    sample_s: float = 5.0,
+) -> Records:
+    """Run the plan for `duration_s` seconds of it and return what happened.
+
+    `meta` is the records' provenance; its `source` ("stub" or "hw") is the caller's to state. What only an engine
+    knows is null unless the engine is the stub. Raises `aiohttp.ClientError` when the target cannot be reached at all.
+    """
+    return asyncio.run(_Replay(plans, target, duration_s, unloaded_s, end_group, sample_s).run(dict(meta or {})))
+
+
+@dataclass(slots=True)
+class _Progress:
+    """One session's row in the making."""
+
+    plan: PlannedSession
+    admitted_s: float | None = None
+    started_s: float | None = None
+    ended_s: float | None = None
+    outcome: str = "unfinished"
+    calls_done: int = 0
+    decode_steps: int = 0
+    slow_steps: int | None = None
+
+    @property
+    def active(self) -> bool:
+        return self.admitted_s is not None and self.ended_s is None
+
+
+class _Stopped(Exception):
+    """The session is over: shed, or the target refused for good."""
+
+
+class _Replay:
+    def __init__(
+        self,
+        plans: Sequence[PlannedSession],
+        target: Target,
+        duration_s: float,
+        unloaded_s: Callable[[PlannedSession], float] | None,
+        end_group: tuple[float, Group] | None,
+        sample_s: float,
+    ) -> None:
+        self.target, self.duration_s, self.unloaded_s = target, duration_s, unloaded_s
+        self.end_group, self.sample_s = end_group, sample_s
+        self.progress = [_Progress(plan) for plan in plans]
+        self.calls: list[tuple[Any, ...]] = []
+        self.samples: list[tuple[Any, ...]] = []
+        self.errors: dict[str, int] = {}
+        self._client: aiohttp.ClientSession
+        self._began = 0.0
+
+    def now(self) -> float:
+        return (asyncio.get_running_loop().time() - self._began) * self.target.speed
+
+    async def until(self, time_s: float) -> None:
+        await asyncio.sleep(max(0.0, time_s - self.now()) / self.target.speed)
+
+    async def run(self, meta: dict[str, Any]) -> Records:
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=4.0)
+        async with aiohttp.ClientSession(connector=connector, timeout=_UNLIMITED) as self._client:
+            self._began = asyncio.get_running_loop().time()
+            await self._warm()
+            self._began = asyncio.get_running_loop().time()
+            tasks = {asyncio.create_task(self._session(p)): p for p in self.progress}
+            helpers = [asyncio.create_task(self._sample()), asyncio.create_task(self._end(tasks))]
+            await self.until(self.duration_s)
+            for task in (*tasks, *helpers):
+                task.cancel()
+            for failure in await asyncio.gather(*tasks, *helpers, return_exceptions=True):
+                if isinstance(failure, Exception):
+                    raise failure
+        meta |= {"duration_s": self.duration_s, "speed": self.target.speed, "errors": self.errors}
+        return Records.from_rows(self.calls, [self._session_row(p) for p in self.progress], self.samples, meta)
+
+    # Sessions ------------------------------------------------------------------------------------------------
+    async def _session(self, progress: _Progress) -> None:
+        plan, trajectory = progress.plan, progress.plan.trajectory
+        prompts = SessionPrompts(plan.id, trajectory, self.target.bytes_per_token)
+        with suppress(_Stopped):
+            await self.until(plan.arrival_s + plan.first_gap_s)
+            for index in range(plan.first_call, trajectory.n_calls):
+                if index > plan.first_call:
+                    await self.until(self.now() + trajectory.gap_before_s[index])
+                await self._call(progress, index, prompts.messages(index))
+                progress.calls_done += 1
+            progress.ended_s, progress.outcome = self.now(), "completed"
+
+    async def _call(self, progress: _Progress, index: int, messages: list[dict[str, Any]]) -> None:
+        trajectory = progress.plan.trajectory
+        body = {
+            "model": self.target.model,
+            "messages": messages,
+            "max_tokens": max(trajectory.output_tokens[index], 1),
+            "ignore_eos": True,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        content = json.dumps(body).encode()
+        final = index + 1 == trajectory.n_calls
+        for attempt in range(_TRIES):
+            wait_s = await self._attempt(progress, index, content, final)
+            if wait_s is None:
+                return
+            if attempt + 1 < _TRIES:
+                await asyncio.sleep(wait_s / self.target.speed)
+        raise _Stopped
+
+    async def _attempt(self, progress: _Progress, index: int, content: bytes, final: bool) -> float | None:
+        """One try; None when it succeeded, else seconds to wait before the next. Raises `_Stopped` when shed."""
+        headers = {"content-type": "application/json", "x-session-id": progress.plan.id}
+        if final:
+            headers |= {"x-basin-session-id": progress.plan.id, "x-basin-session-final": "true"}
+        sent_s = self.now()
+        try:
+            async with self._client.post(
+                self.target.base_url + "/v1/chat/completions", data=content, headers=headers
+            ) as response:
+                if response.status == 429:
+                    progress.ended_s, progress.outcome = self.now(), "shed"
+                    raise _Stopped
+                if response.status == 200:
+                    await self._read(progress, index, response, sent_s)
+                    return None
+                reason = response.headers.get("x-basin-reason", str(response.status))
+                retry_s = float(response.headers.get("retry-after", 1.0))
+        except (aiohttp.ClientError, ConnectionError) as error:
+            reason, retry_s = type(error).__name__, 1.0
+        self.errors[reason] = self.errors.get(reason, 0) + 1
+        return retry_s
+
+    async def _read(self, progress: _Progress, index: int, response: aiohttp.ClientResponse, sent_s: float) -> None:
+        released_s = sent_s + float(response.headers.get("x-basin-wait-s", 0.0))
+        first_s: float | None = None
+        last_s = 0.0
+        slow = 0
+        ending: dict[str, Any] = {}
+        async for line in response.content:
+            if not line.startswith(b"data:") or line.startswith(b"data: [DONE]"):
+                continue
+            now = self.now()
+            if first_s is None:
+                first_s = now
+                progress.admitted_s = released_s if progress.admitted_s is None else progress.admitted_s
+                progress.started_s = now if progress.started_s is None else progress.started_s
+            elif self.target.itl_slo_s is not None and now - last_s > self.target.itl_slo_s:
+                slow += 1
+            last_s = now
+            if b'"usage"' in line:
+                ending = json.loads(line[5:])
+        if first_s is None or not ending.get("usage"):
+            raise aiohttp.ClientPayloadError("the stream ended without usage")
+        engine = ending.get("stub", {})
+        measured = slow if self.target.itl_slo_s is not None else engine.get("slow_steps")
+        progress.decode_steps += max(ending["usage"]["completion_tokens"] - 1, 0)
+        if measured is not None:
+            progress.slow_steps = (progress.slow_steps or 0) + measured
+        self.calls.append(self._call_row(progress, index, released_s, first_s, ending["usage"], engine, measured))
+
+    # Beside the sessions -------------------------------------------------------------------------------------
+    async def _warm(self) -> None:
+        """Put sessions that join mid-trajectory where a long run would have them: in the cache and inside."""
+        warm = [p.plan for p in self.progress if p.plan.group == "warm"]
+        if self.target.preload_url is not None:
+            for plan in (p for p in warm if p.first_call):
+                prompts = SessionPrompts(plan.id, plan.trajectory, self.target.bytes_per_token)
+                body = {"messages": prompts.messages(plan.first_call - 1)}
+                await self._ask("POST", self.target.preload_url + "/preload", body, {"x-session-id": plan.id})
+        if self.target.gateway and self.target.admin_token is not None and warm:
+            inside = [
+                {
+                    "id": plan.id,
+                    "context_tokens": plan.trajectory.prompt_tokens[plan.first_call],
+                    "first_prompt_tokens": plan.trajectory.prompt_tokens[0],
+                    "task_text": plan.trajectory.task_text,
+                }
+                for plan in warm
+            ]
+            token = {"x-basin-admin-token": self.target.admin_token}
+            await self._ask("POST", self.target.base_url + "/admin/adopt", {"sessions": inside}, token)
+
+    async def _ask(self, method: str, url: str, body: object, headers: dict[str, str]) -> Any:
+        async with self._client.request(method, url, json=body, headers=headers) as response:
+            if response.status != 200:
+                raise RuntimeError(f"{url}: {response.status} {(await response.text())[:300]}")
+            return await response.json()
+
+    async def _end(self, tasks: dict[asyncio.Task[None], _Progress]) -> None:
+        """The intervention of a scenario: end every live session of a group."""
+        if self.end_group is None:
+            return
+        at_s, group = self.end_group
+        await self.until(at_s)
+        for task, progress in tasks.items():
+            if progress.plan.group == group and progress.plan.arrival_s <= at_s and progress.ended_s is None:
+                task.cancel()
+                progress.ended_s, progress.outcome = self.now(), "ended"
+
+    async def _sample(self) -> None:
+        """The gateway's own view, every `sample_s`; without a gateway there are no samples."""
+        due_s = 0.0
+        while self.target.gateway:
+            async with self._client.get(self.target.base_url + "/sessions?limit=0") as response:
+                self.samples.append(self._sample_row(await response.json()))
+            due_s += self.sample_s
+            await self.until(due_s)
+
+    # Rows, in the order of `artifact.records.schema` -----------------------------------------------------------
+    def _call_row(
+        self,
+        progress: _Progress,
+        index: int,
+        released_s: float,
+        first_s: float,
+        usage: dict[str, Any],
+        engine: dict[str, Any],
+        slow: int | None,
+    ) -> tuple[Any, ...]:
+        begun = engine.get("scheduled_after_s")
+        return (
+            progress.plan.id,
+            index,
+            released_s,
+            engine.get("reserve_wait_s"),
+            released_s + begun if begun is not None else None,
+            first_s,
+            self.now(),
+            usage["prompt_tokens"],
+            (usage.get("prompt_tokens_details") or {}).get("cached_tokens"),
+            engine.get("cached_host_tokens"),
+            engine.get("cached_lent_tokens"),
+            usage["completion_tokens"],
+            slow,
+            engine.get("prefill_instance"),
+            engine.get("decode_instance"),
+        )
+
+    def _session_row(self, p: _Progress) -> tuple[Any, ...]:
+        trajectory = p.plan.trajectory
+        return (
+            p.plan.id,
+            p.plan.group,
+            trajectory.id,
+            p.plan.arrival_s,
+            p.admitted_s,
+            p.started_s,
+            p.ended_s,
+            p.outcome,
+            trajectory.n_calls - p.plan.first_call,
+            p.calls_done,
+            trajectory.peak_tokens,
+            self.unloaded_s(p.plan) if self.unloaded_s is not None else None,
+            p.decode_steps,
+            p.slow_steps,
+        )
+
+    def _sample_row(self, state: dict[str, Any]) -> tuple[Any, ...]:
+        prompt, cached = state["prompt_tokens_total"], state["cached_tokens_total"]
+        extra = sum(p.active for p in self.progress if p.plan.group in ("surge", "burst"))
+        return (
+            self.now(),
+            state["resident"] + state["suspended"],
+            extra,
+            state["parked"],
+            state["suspended"],
+            state["context_tokens"],
+            prompt,
+            cached,
+            prompt - cached,  # counted when a call is scheduled, not as its tokens are computed
+            state["calls_done_total"],
+            state["prefill_queue"],
+            state["decode_waiting"],
+            state["decode_running"],
+            state["decode_kv_used_tokens"],
+            None,
+            state["lent_tokens"],
+            None,
+            state["reference_budget_tokens"],
+            state["budget_tokens"],
+            state["admitting"],
+            state["ordering"],
+            state["lending"],
+        )
