@@ -37,7 +37,7 @@ def synthesise(spec: WorkloadSpec, seed: int = 0) -> list[Trajectory]:
     rng = np.random.default_rng(choose)
     chosen = pool.take(rng.permutation(select(pool, spec, rng)))
     texts = _texts(spec, chosen, np.random.default_rng(write))
-    return [_trajectory(spec, chosen, row, text) for row, text in enumerate(texts)]
+    return [trajectory(spec, chosen, row, text) for row, text in enumerate(texts)]
 
 
 def _texts(spec: WorkloadSpec, pool: Pool, rng: np.random.Generator) -> list[str]:
@@ -61,7 +61,7 @@ def _standardised(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray((values - values.mean()) / values.std())
 
 
-def _trajectory(spec: WorkloadSpec, pool: Pool, row: int, text: str) -> Trajectory:
+def trajectory(spec: WorkloadSpec, pool: Pool, row: int, text: str) -> Trajectory:
     n = int(pool.n_calls[row])
     return Trajectory(
         id=f"{spec.name}-{row:03d}",

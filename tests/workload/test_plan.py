@@ -137,7 +137,7 @@ def test_there_must_be_trajectories() -> None:
 
 
 def test_planning_is_cheap() -> None:
-    """Two hours at 16/min, some 2,200 sessions; the bound is four times what it takes alone."""
+    """Two hours at 16/min, some 2,200 sessions; the bound is several times what it takes alone."""
     trajectories = workload("terminal-bench")
     left = {}
     for t in trajectories:
