@@ -11,7 +11,7 @@ from artifact.baselines.crossflow import Crossflow
 from artifact.baselines.hicache import HiCache
 from artifact.baselines.thunderagent import ThunderAgent
 from artifact.baselines.turn_boundary import AdaptiveCap, Budgeter, LatencyCap, SessionCap
-from artifact.control.basin import Basin, Mechanisms, Predict
+from artifact.control.basin import Basin, Mechanisms, Predict, Revise
 from artifact.control.capacity import Capacities
 from artifact.control.parameters import BasinParameters
 from artifact.control.peaks import PerturbedPeak, true_peak
@@ -30,6 +30,8 @@ class PolicyContext:
     profile: DeploymentProfile | None = None
     predict: Predict | None = None
     """Peak context Ŵ in tokens from a session's first call."""
+    revise: Revise | None = None
+    """Peak context anew after each call, for `basin-revised-peaks`."""
     reload_s: Callable[[int], float] | None = None
     """Seconds to prefill a context of that many tokens anew."""
 
@@ -50,7 +52,12 @@ BASINS: Mapping[str, Mechanisms] = {
 }
 """Basin and its ablations (paper A §7.9). "Late" is any of these put in charge of a running engine."""
 
-NEEDS = {"capacities": "the deployment's capacities", "profile": "`basin profile`", "predict": "a fitted PeakPredictor"}
+NEEDS = {
+    "capacities": "the deployment's capacities",
+    "profile": "`basin profile`",
+    "predict": "a fitted PeakPredictor",
+    "revise": "as `predict`",
+}
 
 
 def make_policy(name: str, context: PolicyContext) -> Policy:
@@ -75,7 +82,9 @@ def _plain(kind: Callable[..., Policy], *parts: str) -> Maker:
     return lambda context: kind(**{part: _need(context, part) for part in parts}, **context.parameters)
 
 
-def _basin(mechanisms: Mechanisms, peaks: Callable[[PolicyContext, dict[str, Any]], Predict]) -> Maker:
+def _basin(
+    mechanisms: Mechanisms, peaks: Callable[[PolicyContext, dict[str, Any]], Predict], revised: bool = False
+) -> Maker:
     """Parameters are the fields of `BasinParameters`, and `cliff_scale`, which multiplies the profiled κ."""
 
     def make(context: PolicyContext) -> Policy:
@@ -87,7 +96,8 @@ def _basin(mechanisms: Mechanisms, peaks: Callable[[PolicyContext, dict[str, Any
             raise ValueError(f"unknown parameters {', '.join(sorted(unknown))}")
         if "budget_range" in given:
             given["budget_range"] = tuple(given["budget_range"])  # JSON and YAML have lists
-        return Basin(predict, profile, _need(context, "capacities"), BasinParameters(**given), mechanisms)
+        revise = _need(context, "revise") if revised else None
+        return Basin(predict, profile, _need(context, "capacities"), BasinParameters(**given), mechanisms, revise)
 
     return make
 
@@ -115,6 +125,7 @@ POLICIES: Mapping[str, Maker] = {
     **{name: _basin(mechanisms, _predicted) for name, mechanisms in BASINS.items()},
     "basin-true-peaks": _basin(Mechanisms(), lambda context, given: true_peak),
     "basin-perturbed-peaks": _basin(Mechanisms(), _perturbed),
+    "basin-revised-peaks": _basin(Mechanisms(), _predicted, revised=True),
     "budgeter": _plain(Budgeter, "capacities"),
     "session-cap": _plain(SessionCap),
     "adaptive-cap": _plain(AdaptiveCap, "capacities"),

@@ -9,6 +9,9 @@ class Demand(Protocol):
     """What residents are counted for against the budget B."""
 
     def enter(self, session_id: str, footprint_tokens: float) -> None: ...
+    def revise(self, session_id: str, footprint_tokens: float) -> None:
+        """A resident's predicted peak has changed."""
+
     def leave(self, session_id: str) -> None: ...
     def tokens(self) -> float:
         """Demand of all residents, in tokens."""
@@ -18,7 +21,7 @@ class Demand(Protocol):
 
 
 class PeakReservations:
-    """Σ Ŵ over residents: each reserves its predicted peak from entry to departure, and the prediction stays."""
+    """Σ Ŵ over residents: each reserves its predicted peak from entry to departure."""
 
     def __init__(self) -> None:
         self._reserved: dict[str, float] = {}
@@ -27,6 +30,10 @@ class PeakReservations:
     def enter(self, session_id: str, footprint_tokens: float) -> None:
         self._reserved[session_id] = footprint_tokens
         self._total += footprint_tokens
+
+    def revise(self, session_id: str, footprint_tokens: float) -> None:
+        self._total += footprint_tokens - self._reserved[session_id]
+        self._reserved[session_id] = footprint_tokens
 
     def leave(self, session_id: str) -> None:
         self._total -= self._reserved.pop(session_id, 0.0)
@@ -48,6 +55,9 @@ class CurrentContexts:
 
     def enter(self, session_id: str, footprint_tokens: float) -> None:
         """The working set counts residents already."""
+
+    def revise(self, session_id: str, footprint_tokens: float) -> None:
+        """As for `enter`."""
 
     def leave(self, session_id: str) -> None:
         """As for `enter`."""

@@ -19,6 +19,9 @@ from artifact.control.working_set import Smoothed, WorkingSet
 Predict = Callable[[SessionFacts], float]
 """Predicted peak context Ŵ in tokens, input and output together, from what the first call shows."""
 
+Revise = Callable[[SessionFacts, int], float]
+"""Ŵ anew once a session's context has reached so many tokens. The paper's prediction stays fixed until completion."""
+
 BACKLOG_CALLS = 8
 """Calls in or before prefill that make a backlog if they persist. A healthy engine works off a handful within a second;
 a collapsed one holds hundreds (paper A §7.9: 620), so the place in between does not matter."""
@@ -45,8 +48,9 @@ class Mechanisms:
 class Basin(Policy):
     """Fixed priority, working-set admission, lending and shedding for one engine (paper A §6).
 
-    `predict` gives Ŵ; a session's first prompt is its lower bound. `reserve_after_prefill`: Basin's engine extension
-    moves the reservation of decode KV to prefill completion.
+    `predict` gives Ŵ; a session's first prompt is its lower bound. `revise`, if given, renews the reservation of a
+    resident after each call, never its priority. `reserve_after_prefill`: Basin's engine extension moves the
+    reservation of decode KV to prefill completion.
     """
 
     reserve_after_prefill = True
@@ -58,6 +62,7 @@ class Basin(Policy):
         capacities: Capacities,
         parameters: BasinParameters | None = None,
         mechanisms: Mechanisms | None = None,
+        revise: Revise | None = None,
     ) -> None:
         super().__init__()
         self.parameters = p = parameters or BasinParameters()
@@ -65,6 +70,8 @@ class Basin(Policy):
         self.profile = profile
         self.interval_s = p.interval_s
         self._predict = predict
+        self._revise = revise
+        self._facts: dict[str, SessionFacts] = {}
         self._capacities = capacities
         self._working_set = WorkingSet(p.context_smoothing_s)
         contexts = self.mechanisms.demand == "contexts"
@@ -102,9 +109,13 @@ class Basin(Policy):
 
     def call_done(self, session_id: str, context_tokens: int, now: float) -> None:
         self._working_set.grow(session_id, context_tokens)
+        if self._revise is not None:
+            revised = self._revise(self._facts[session_id], context_tokens)
+            self._demand.revise(session_id, max(revised, context_tokens))
 
     def depart(self, session_id: str, now: float) -> None:
         self._priority.pop(session_id, None)
+        self._facts.pop(session_id, None)
         self._parked.remove(session_id)
         self._working_set.leave(session_id)
         self._demand.leave(session_id)
@@ -173,6 +184,8 @@ class Basin(Policy):
     # Parts ---------------------------------------------------------------------------------------------------
     def _announce(self, session: SessionFacts) -> float:
         footprint = max(self._predict(session), session.first_prompt_tokens)
+        if self._revise is not None:
+            self._facts[session.id] = session
         weight = footprint if self.mechanisms.size_aware else 0.0
         self._priority[session.id] = priority(session.arrival_s, weight, self.parameters.priority_tokens_per_s)
         return footprint

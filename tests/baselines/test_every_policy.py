@@ -1,5 +1,6 @@
 """One event script and the invariants of the seam, for every policy in the registry."""
 
+import inspect
 import math
 from collections.abc import Callable
 
@@ -7,7 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from artifact.baselines.concur import Concur
+from artifact.baselines.continuum import Continuum
+from artifact.baselines.crossflow import Lease
+from artifact.baselines.open_choices import OPEN_CHOICES, open_variants
 from artifact.baselines.registry import POLICIES, PolicyContext, make_policy
+from artifact.baselines.thunderagent import ThunderAgent
 from artifact.control.basin import Basin
 from artifact.control.capacity import Capacities
 from artifact.control.parameters import BasinParameters
@@ -20,6 +26,7 @@ CONTEXT = PolicyContext(
     capacities=CAPACITIES,
     profile=DeploymentProfile(kappa=1.0, critical_rate_per_min=6.0),
     predict=lambda session: 2.0 * session.first_prompt_tokens,
+    revise=lambda session, context: 1.5 * context,
     reload_s=lambda tokens: tokens / 500,
 )
 NAMES = list(POLICIES)
@@ -235,7 +242,7 @@ def play(host: Host, events: list[tuple[str, int]], look: Callable[[Host], None]
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(events=st.lists(EVENT, max_size=80))
 def test_every_admission_is_released_exactly_once_and_nothing_is_left(name: str, events: list[tuple[str, int]]) -> None:
     host = play(Host(make_policy(name, CONTEXT)), events)
@@ -254,7 +261,7 @@ def test_every_admission_is_released_exactly_once_and_nothing_is_left(name: str,
 
 
 @pytest.mark.parametrize("name", ["thunderagent", "composition"])
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(events=st.lists(EVENT, max_size=80))
 def test_thunderagent_holds_exactly_the_footprints_of_the_unpaused(name: str, events: list[tuple[str, int]]) -> None:
     host = play(Host(make_policy(name, CONTEXT)), events)
@@ -265,7 +272,7 @@ def test_thunderagent_holds_exactly_the_footprints_of_the_unpaused(name: str, ev
     assert host.policy.room_tokens == 1000  # type: ignore[attr-defined]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(events=st.lists(EVENT, max_size=120))
 def test_basin_budget_stays_in_its_range_while_admission_is_on(events: list[tuple[str, int]]) -> None:
     p = BasinParameters()
@@ -280,7 +287,7 @@ def test_basin_budget_stays_in_its_range_while_admission_is_on(events: list[tupl
     play(Host(make_policy("basin", CONTEXT)), events, look)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(events=st.lists(EVENT, max_size=120))
 def test_basin_lets_nobody_overtake_beyond_a_plus_w_over_r(events: list[tuple[str, int]]) -> None:
     r = BasinParameters().priority_tokens_per_s
@@ -297,7 +304,7 @@ def test_basin_lets_nobody_overtake_beyond_a_plus_w_over_r(events: list[tuple[st
     play(Host(make_policy("basin-always-on", CONTEXT)), events, look)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(events=st.lists(EVENT, max_size=120))
 def test_basin_reserves_no_more_than_the_budget_when_it_admits(events: list[tuple[str, int]]) -> None:
     """Whoever enters while others are inside fits: Σ Ŵ of residents stays within B at that moment."""
@@ -352,3 +359,16 @@ def test_parameters_reach_the_policy() -> None:
     noisy = build("basin-perturbed-peaks", sigma=1.0)
     noisy.arrive(session, 0)
     assert noisy.order_key("a") != 600 / 30
+
+
+@pytest.mark.parametrize(
+    ("name", "where"),
+    [("concur", Concur), ("thunderagent", ThunderAgent), ("continuum", Continuum), ("crossflow", Lease)],
+)
+def test_open_choices_are_parameters_and_not_their_defaults(name: str, where: type) -> None:
+    defaults = inspect.signature(where).parameters
+    assert set(OPEN_CHOICES[name]) <= set(defaults)
+    for label, parameters in open_variants(name):
+        make_policy(name, PolicyContext(**{**CONTEXT.__dict__, "parameters": parameters}))
+        assert all(defaults[field].default != value for field, value in parameters.items()), label
+    assert list(open_variants("hicache")) == []

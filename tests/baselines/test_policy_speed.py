@@ -13,6 +13,7 @@ CONTEXT = PolicyContext(
     capacities=Capacities(2_200_000, 9_900_000, 4_400_000),
     profile=DeploymentProfile(critical_rate_per_min=18.5),
     predict=lambda session: 40_000.0,
+    revise=lambda session, context: 40_000.0,
     reload_s=lambda tokens: tokens / 75_000,
 )
 CALLS = 20_000

@@ -309,6 +309,24 @@ def test_prior_orders_by_arrival_and_counts_current_contexts() -> None:
     assert drain(policy, 12) == [Decision(Action.ADMIT, "tiny")]
 
 
+def test_revised_peaks_change_reservations_but_never_the_priority() -> None:
+    policy = Basin(
+        lambda s: 900.0, PROFILE, CAPACITIES, mechanisms=Mechanisms(admission="always"), revise=lambda s, c: 2.0 * c
+    )
+    arrive(policy, "first", 0)
+    arrive(policy, "second", 0)
+    assert drain(policy, 0) == [Decision(Action.ADMIT, "first")]
+    policy.call_done("first", 60, 1)  # 120 now, so that 900 more do not fit yet
+    assert drain(policy, 1) == []
+    policy.call_done("first", 50, 2)  # 100
+    assert drain(policy, 2) == [Decision(Action.ADMIT, "second")]
+    assert policy.order_key("first") == 30.0
+    for name in ("first", "second"):
+        policy.depart(name, 3)
+    arrive(policy, "third", 3, prompt=1000)
+    assert drain(policy, 3) == [Decision(Action.ADMIT, "third")]
+
+
 def test_a_shrunk_context_lowers_the_working_set() -> None:
     policy = basin()
     fill(policy, 4)
