@@ -16,6 +16,7 @@ import aiohttp
 from artifact.records.schema import Records
 from artifact.workload.load import Group, PlannedSession
 from hw_runs.prompts import SessionPrompts
+from hw_runs.replay_rows import Progress, call_row, sample_row
 
 _TRIES = 4
 _UNLIMITED = aiohttp.ClientTimeout(total=None, sock_connect=30)
@@ -55,24 +56,6 @@ def replay(
     return asyncio.run(_Replay(plans, target, duration_s, unloaded_s, end_group, sample_s).run(dict(meta or {})))
 
 
-@dataclass(slots=True)
-class _Progress:
-    """One session's row in the making."""
-
-    plan: PlannedSession
-    admitted_s: float | None = None
-    started_s: float | None = None
-    ended_s: float | None = None
-    outcome: str = "unfinished"
-    calls_done: int = 0
-    decode_steps: int = 0
-    slow_steps: int | None = None
-
-    @property
-    def active(self) -> bool:
-        return self.admitted_s is not None and self.ended_s is None
-
-
 class _Stopped(Exception):
     """The session is over: shed, or the target refused for good."""
 
@@ -89,7 +72,7 @@ class _Replay:
     ) -> None:
         self.target, self.duration_s, self.unloaded_s = target, duration_s, unloaded_s
         self.end_group, self.sample_s = end_group, sample_s
-        self.progress = [_Progress(plan) for plan in plans]
+        self.progress = [Progress(plan) for plan in plans]
         self.calls: list[tuple[Any, ...]] = []
         self.samples: list[tuple[Any, ...]] = []
         self.errors: dict[str, int] = {}
@@ -117,10 +100,15 @@ class _Replay:
                 if isinstance(failure, Exception):
                     raise failure
         meta |= {"duration_s": self.duration_s, "speed": self.target.speed, "errors": self.errors}
-        return Records.from_rows(self.calls, [self._session_row(p) for p in self.progress], self.samples, meta)
+        return Records.from_rows(
+            self.calls,
+            [p.row(self.unloaded_s(p.plan) if self.unloaded_s else None) for p in self.progress],
+            self.samples,
+            meta,
+        )
 
     # Sessions ------------------------------------------------------------------------------------------------
-    async def _session(self, progress: _Progress) -> None:
+    async def _session(self, progress: Progress) -> None:
         plan, trajectory = progress.plan, progress.plan.trajectory
         prompts = SessionPrompts(plan.id, trajectory, self.target.bytes_per_token)
         with suppress(_Stopped):
@@ -132,7 +120,7 @@ class _Replay:
                 progress.calls_done += 1
             progress.ended_s, progress.outcome = self.now(), "completed"
 
-    async def _call(self, progress: _Progress, index: int, messages: list[dict[str, Any]]) -> None:
+    async def _call(self, progress: Progress, index: int, messages: list[dict[str, Any]]) -> None:
         trajectory = progress.plan.trajectory
         body = {
             "model": self.target.model,
@@ -152,7 +140,7 @@ class _Replay:
                 await asyncio.sleep(wait_s / self.target.speed)
         raise _Stopped
 
-    async def _attempt(self, progress: _Progress, index: int, content: bytes, final: bool) -> float | None:
+    async def _attempt(self, progress: Progress, index: int, content: bytes, final: bool) -> float | None:
         """One try; None when it succeeded, else seconds to wait before the next. Raises `_Stopped` when shed."""
         headers = {"content-type": "application/json", "x-session-id": progress.plan.id}
         if final:
@@ -175,7 +163,7 @@ class _Replay:
         self.errors[reason] = self.errors.get(reason, 0) + 1
         return retry_s
 
-    async def _read(self, progress: _Progress, index: int, response: aiohttp.ClientResponse, sent_s: float) -> None:
+    async def _read(self, progress: Progress, index: int, response: aiohttp.ClientResponse, sent_s: float) -> None:
         released_s = sent_s + float(response.headers.get("x-basin-wait-s", 0.0))
         first_s: float | None = None
         last_s = 0.0
@@ -201,7 +189,8 @@ class _Replay:
         progress.decode_steps += max(ending["usage"]["completion_tokens"] - 1, 0)
         if measured is not None:
             progress.slow_steps = (progress.slow_steps or 0) + measured
-        self.calls.append(self._call_row(progress, index, released_s, first_s, ending["usage"], engine, measured))
+        times_s = (released_s, first_s, self.now())
+        self.calls.append(call_row(progress.plan.id, index, times_s, ending["usage"], engine, measured))
 
     # Beside the sessions -------------------------------------------------------------------------------------
     async def _warm(self) -> None:
@@ -231,7 +220,7 @@ class _Replay:
                 raise RuntimeError(f"{url}: {response.status} {(await response.text())[:300]}")
             return await response.json()
 
-    async def _end(self, tasks: dict[asyncio.Task[None], _Progress]) -> None:
+    async def _end(self, tasks: dict[asyncio.Task[None], Progress]) -> None:
         """The intervention of a scenario: end every live session of a group."""
         if self.end_group is None:
             return
@@ -247,83 +236,7 @@ class _Replay:
         due_s = 0.0
         while self.target.gateway:
             async with self._client.get(self.target.base_url + "/sessions?limit=0") as response:
-                self.samples.append(self._sample_row(await response.json()))
+                extra = sum(p.active for p in self.progress if p.plan.group in ("surge", "burst"))
+                self.samples.append(sample_row(await response.json(), self.now(), extra))
             due_s += self.sample_s
             await self.until(due_s)
-
-    # Rows, in the order of `artifact.records.schema` -----------------------------------------------------------
-    def _call_row(
-        self,
-        progress: _Progress,
-        index: int,
-        released_s: float,
-        first_s: float,
-        usage: dict[str, Any],
-        engine: dict[str, Any],
-        slow: int | None,
-    ) -> tuple[Any, ...]:
-        begun = engine.get("scheduled_after_s")
-        return (
-            progress.plan.id,
-            index,
-            released_s,
-            engine.get("reserve_wait_s"),
-            released_s + begun if begun is not None else None,
-            first_s,
-            self.now(),
-            usage["prompt_tokens"],
-            (usage.get("prompt_tokens_details") or {}).get("cached_tokens"),
-            engine.get("cached_host_tokens"),
-            engine.get("cached_lent_tokens"),
-            usage["completion_tokens"],
-            slow,
-            engine.get("prefill_instance"),
-            engine.get("decode_instance"),
-        )
-
-    def _session_row(self, p: _Progress) -> tuple[Any, ...]:
-        trajectory = p.plan.trajectory
-        return (
-            p.plan.id,
-            p.plan.group,
-            trajectory.id,
-            p.plan.arrival_s,
-            p.admitted_s,
-            p.started_s,
-            p.ended_s,
-            p.outcome,
-            trajectory.n_calls - p.plan.first_call,
-            p.calls_done,
-            trajectory.peak_tokens,
-            self.unloaded_s(p.plan) if self.unloaded_s is not None else None,
-            p.decode_steps,
-            p.slow_steps,
-        )
-
-    def _sample_row(self, state: dict[str, Any]) -> tuple[Any, ...]:
-        prompt, cached = state["prompt_tokens_total"], state["cached_tokens_total"]
-        extra = sum(p.active for p in self.progress if p.plan.group in ("surge", "burst"))
-        return (
-            self.now(),
-            state["resident"] + state["suspended"],
-            extra,
-            state["parked"],
-            state["suspended"],
-            state["context_tokens"],
-            prompt,
-            cached,
-            prompt - cached,  # counted when a call is scheduled, not as its tokens are computed
-            state["calls_done_total"],
-            state["prefill_queue"],
-            state["decode_waiting"],
-            state["decode_running"],
-            state["decode_kv_used_tokens"],
-            None,
-            state["lent_tokens"],
-            None,
-            state["reference_budget_tokens"],
-            state["budget_tokens"],
-            state["admitting"],
-            state["ordering"],
-            state["lending"],
-        )

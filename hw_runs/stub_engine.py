@@ -5,13 +5,14 @@
 It answers /v1/chat/completions (event stream or JSON, with usage), and /prefill/metrics and /decode/metrics under
 SGLang's names. A prompt's tokens are its text at `bytes_per_token`; what it repeats of the session's preceding prompt
 is found in the texts themselves. Every answer has `max_tokens` tokens, sent as one piece at the first token and one at
-the end. Its last event carries, beside usage, an object `stub` with what only an engine knows.
+the end, with comments in between. Beside usage, an object `stub` carries what only an engine knows.
 """
 
 import asyncio
 import json
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
@@ -25,6 +26,8 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 _PROMPTS = 5_000
+_SIGN_OF_LIFE_S = 60.0
+"""Between the two pieces of a long answer, so that nobody takes the stream for dead."""
 
 
 class StubEngine:
@@ -95,6 +98,11 @@ class StubEngine:
             await first.wait()
             await _start(send, b"text/event-stream")
             await _piece(send, _event({"choices": [{"index": 0, "delta": {"role": "assistant", "content": "w"}}]}))
+            while not done.is_set():
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(done.wait(), _SIGN_OF_LIFE_S / self.pace.speed)
+                    break
+                await _piece(send, b": generating\n\n")
         await done.wait()
         usage = {
             "prompt_tokens": call.prompt_tokens,

@@ -1,5 +1,6 @@
 """The gateway's own books: tokens from `usage`, and readings for the policy when the engine's are gone."""
 
+from collections import deque
 from dataclasses import dataclass, field
 
 from artifact.control.policy import Signals
@@ -7,6 +8,23 @@ from artifact.gateway.ask import Ask
 from artifact.gateway.usage import Usage
 
 _SMOOTH = 0.05
+
+
+class EntryRate:
+    """How fast sessions have been let in lately."""
+
+    def __init__(self) -> None:
+        self._times_s: deque[float] = deque(maxlen=64)
+
+    def entered(self, now: float) -> None:
+        self._times_s.append(now)
+
+    def wait_s(self, ahead: int, now: float) -> float:
+        """Expected wait behind so many, within 1 to 600 s; 30 s while too little is known."""
+        if len(self._times_s) < 2:
+            return 30.0
+        spacing_s = (now - self._times_s[0]) / len(self._times_s)
+        return min(600.0, max(1.0, (ahead + 1) * spacing_s))
 
 
 @dataclass(slots=True)
@@ -25,6 +43,23 @@ class Books:
     streaming: int = 0
     _seen: tuple[int, int] = field(default=(0, 0))
     hit_rate: float | None = None
+
+    def sent(self, prompt_tokens: int) -> None:
+        """A call is on its way to the engine."""
+        self.before_first_byte += 1
+        self.before_first_byte_tokens += prompt_tokens
+
+    def answered(self, prompt_tokens: int) -> None:
+        """It has begun to answer."""
+        self.before_first_byte -= 1
+        self.before_first_byte_tokens -= prompt_tokens
+        self.streaming += 1
+
+    def ended(self, prompt_tokens: int, answered: bool) -> None:
+        """It is over, with or without an answer."""
+        if not answered:
+            self.answered(prompt_tokens)
+        self.streaming -= 1
 
     def estimate_tokens(self, ask: Ask) -> int:
         return max(1, round(ask.body_bytes * self.tokens_per_byte))

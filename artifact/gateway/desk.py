@@ -7,12 +7,12 @@ policy: `turn` is asked when the first of them comes, `call_done` is told when t
 
 import asyncio
 import logging
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 from artifact.control.policy import Action, Decision, Policy, SessionFacts, Signals
-from artifact.gateway.accounting import Books
+from artifact.gateway.accounting import Books, EntryRate
 from artifact.gateway.ask import Ask
 from artifact.gateway.config import Limits, Timeouts
 from artifact.gateway.identity import Identity, clean_id
@@ -54,7 +54,7 @@ class Desk:
         self.outcomes: Counter[str] = Counter()
         self.policy_errors = 0
         self._policy_broken = False
-        self._entries: deque[float] = deque(maxlen=64)
+        self._entries = EntryRate()
 
     # Calls ---------------------------------------------------------------------------------------------------
     def open(self, identity: Identity, ask: Ask) -> Call:
@@ -86,9 +86,9 @@ class Desk:
     def first_byte(self, call: Call) -> None:
         """The engine has begun to answer."""
         if call.stage is Stage.PASSED:
-            self._unbook(call)
-            call.stage, call.first_byte_s = Stage.STREAMING, self.now()
-            self.books.streaming += 1
+            call.stage = Stage.STREAMING
+            call.first_byte_s = self.now()
+            self.books.answered(call.prompt_tokens)
 
     def close(self, call: Call, outcome: Outcome, usage: Usage | None = None, streamed_tokens: int = 0) -> None:
         """End a call, at whatever stage it is; a second close does nothing."""
@@ -101,7 +101,7 @@ class Desk:
             session.waiting.remove(call)
             self.waiting_calls -= 1
         else:
-            self._unbook(call)
+            self.books.ended(call.prompt_tokens, answered=call.stage is Stage.STREAMING)
             self.live_calls.discard(call)
             session.live -= 1
             self._account(call, outcome, usage, streamed_tokens)
@@ -158,11 +158,8 @@ class Desk:
             self._refuse_waiting(session, 503, "draining", "the gateway is shutting down")
 
     def retry_after_s(self) -> float:
-        """When a refused call may find room: those before it at the recent rate of entry, within 1 to 600 s."""
-        if len(self._entries) < 2:
-            return 30.0
-        spacing_s = (self.now() - self._entries[0]) / len(self._entries)
-        return min(600.0, max(1.0, (self.waiting_calls + 1) * spacing_s))
+        """When a refused call may find room, at the recent rate of entry."""
+        return self._entries.wait_s(self.waiting_calls, self.now())
 
     # The policy ----------------------------------------------------------------------------------------------
     def observe(self, signals: Signals) -> None:
@@ -211,7 +208,7 @@ class Desk:
             self._refuse_waiting(session, 429, "shed", "demand exceeds what the engine can sustain")
         else:
             session.inside, session.suspended = True, False
-            self._entries.append(now)
+            self._entries.entered(now)
             self._let_through(session, now)
 
     def _turn(self, session: Session, prompt_tokens: int, now: float) -> bool:
@@ -251,8 +248,7 @@ class Desk:
         session.live += 1
         call.stage, call.passed_s, call.stuck_since_s = Stage.PASSED, now, now
         self.live_calls.add(call)
-        self.books.before_first_byte += 1
-        self.books.before_first_byte_tokens += call.prompt_tokens
+        self.books.sent(call.prompt_tokens)
         if call.gate is not None and not call.gate.done():
             call.gate.set_result(None)
 
@@ -268,13 +264,6 @@ class Desk:
                 call.gate.exception()  # the caller may be gone already
         session.cut_off = False
         self._rest(session, self.now())
-
-    def _unbook(self, call: Call) -> None:
-        if call.stage is Stage.PASSED:
-            self.books.before_first_byte -= 1
-            self.books.before_first_byte_tokens -= call.prompt_tokens
-        elif call.stage is Stage.STREAMING:
-            self.books.streaming -= 1
 
     def _account(self, call: Call, outcome: Outcome, usage: Usage | None, streamed_tokens: int) -> None:
         """Set the conversation's context: reported, else estimated. A cut-off call leaves a known one as it was."""

@@ -91,11 +91,11 @@ class Stand:
             return response.status
 
     async def until(self, condition: Callable[[], bool], what: str = "condition") -> None:
-        for _ in range(1000):
+        for _ in range(4000):
             if condition():
                 return
             await asyncio.sleep(0.005)
-        raise AssertionError(f"{what} did not come true within 5 s")
+        raise AssertionError(f"{what} did not come true within 20 s")
 
     def assert_empty(self) -> None:
         """Nobody resident, parked, suspended or under way, on either side of the policy's seam."""

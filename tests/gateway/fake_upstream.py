@@ -88,7 +88,10 @@ def event(value: object) -> bytes:
 @asynccontextmanager
 async def serving(app: Any, lifespan: str = "off", port: int = 0) -> AsyncIterator[str]:
     """Serve an ASGI application on a free loopback port; gives its base URL."""
-    listener = socket.create_server(("127.0.0.1", port), backlog=2048)
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # asyncio sets no-delay by this
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(("127.0.0.1", port))
+    listener.listen(2048)
     config = uvicorn.Config(
         app, http="httptools", ws="none", lifespan=lifespan, log_config=None, timeout_graceful_shutdown=1
     )
@@ -99,4 +102,9 @@ async def serving(app: Any, lifespan: str = "off", port: int = 0) -> AsyncIterat
     try:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
-        await server.shutdown([listener])
+        for running in server.servers:
+            running.close()
+        for connection in list(server.server_state.connections):
+            connection.transport.close()
+        listener.close()
+        await server.lifespan.shutdown()
