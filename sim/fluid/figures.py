@@ -10,6 +10,8 @@ from matplotlib.figure import Figure
 
 from artifact.control.parameters import BasinParameters
 from artifact.reproduce.figures import BLUE, COLUMN_IN, GREEN, GREY, ORANGE, VERMILION, use_style
+from artifact.reproduce.ledger import commit
+from artifact.reproduce.paths import repository_root
 from sim.fluid.dynamics import Path, Segment, admission, integrate, resident_first
 from sim.fluid.equilibria import Landscape, OperatingPoint, landscape, operating_point
 from sim.fluid.model import FluidDeployment
@@ -54,6 +56,16 @@ class Surge:
         minutes = (self.end_s - self.start_s) / MINUTE
         load = f"{self.rate * MINUTE:.1f} sessions/min, +{self.factor - 1:.0%} for {minutes:.0f} min"
         return f"fluid model of {self.d.name}, {load}"
+
+
+def about(surge: Surge) -> dict[str, Any]:
+    """The provenance of a figure drawn from the model, for `artifact.reproduce.figures.save`."""
+    return {
+        "source": "model",
+        "model": surge.words,
+        "terms": surge.d.model_dump(mode="json"),
+        "commit": commit(repository_root()),
+    }
 
 
 def figure_1(surge: Surge) -> tuple[Figure, pd.DataFrame]:
