@@ -148,8 +148,7 @@ def _wandering_rate(excess: float, rng: np.random.Generator) -> Floats:
 
 def _recorded_points(load: Load, seed: int) -> _Points:
     """The arrivals of a trace, with heights such that thinning to the offered rate keeps those below one."""
-    if load.arrivals_path is None:
-        raise ValueError("load: process 'recorded' needs arrivals_path, a trace file that records arrivals")
+    assert load.arrivals_path is not None  # `Load` sees to it
     times = np.array(recorded_arrivals(load.arrivals_path))
     times = times[times < load.duration_s]
     recorded_per_min = len(times) / load.duration_s * 60

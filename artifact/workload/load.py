@@ -4,9 +4,9 @@ The same `Load` and seed give the same `PlannedSession` list to the simulator an
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from artifact.workload.trajectory import Trajectory
 
@@ -59,6 +59,12 @@ class Load(BaseModel):
     """Sessions that join mid-trajectory at time 0; None: the steady population, rate x mean unloaded duration."""
     tool_time_scale: float = Field(default=1.0, gt=0)
     output_scale: float = Field(default=1.0, gt=0)
+
+    @model_validator(mode="after")
+    def _recorded_has_a_path(self) -> Self:
+        if (self.process == "recorded") != (self.arrivals_path is not None):
+            raise ValueError("process 'recorded' and arrivals_path, a trace that records arrivals, need each other")
+        return self
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """Choosing, out of a pool, the sessions that meet all targets together.
 
 Every target is written as an amount each session contributes, such that the chosen sessions' sum is zero exactly when
-the target is met. All amounts are integers (`UNIT` is a relative error of about a thousandth), so that the same pool
-gives the same choice on any machine.
+the target is met. Amounts are integers, in millionths of a relative miss, so that the same pool gives the same choice
+on any machine.
 """
 
 from functools import singledispatch
@@ -22,7 +22,7 @@ from artifact.workload.synth_spec import (
     WorkloadSpec,
 )
 
-UNIT = 1000
+UNIT = 1_000_000
 MAX_ROUNDS = 40
 
 
@@ -53,7 +53,7 @@ def select(pool: Pool, spec: WorkloadSpec, rng: np.random.Generator) -> Ints:
 def _misses(pool: Pool, spec: WorkloadSpec) -> Ints:
     """Shape (candidates, targets)."""
     columns = [np.asarray(contribution(target, pool, spec)) for target in spec.targets]
-    return np.rint(np.stack(columns, axis=1) * UNIT * 1000).astype(np.int64)
+    return np.rint(np.stack(columns, axis=1) * UNIT).astype(np.int64)
 
 
 @singledispatch
@@ -70,12 +70,10 @@ def _(target: Calls, pool: Pool, spec: WorkloadSpec) -> NDArray[np.float64]:
 @contribution.register
 def _(target: Quantile, pool: Pool, spec: WorkloadSpec) -> NDArray[np.float64]:
     values, counts = pool.column(target.column)
+    surplus = ((values <= target.value) & counts).sum(axis=1) - target.q * counts.sum(axis=1)
     normal = NormalDist()
-    below = ((values <= target.value) & counts).sum(axis=1)
-    # over the normal density at the quantile: a share missed, turned into a miss of the value (in its log's deviations)
-    return (
-        (below - target.q * counts.sum(axis=1)) / normal.pdf(normal.inv_cdf(target.q)) / _entries(target.column, spec)
-    )
+    density = normal.pdf(normal.inv_cdf(target.q))  # turns a share missed into a miss of the value, in deviations
+    return surplus / density / _entries(target.column, spec)
 
 
 @contribution.register

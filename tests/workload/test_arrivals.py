@@ -176,8 +176,9 @@ def test_a_recorded_rate_is_not_made_up(trace: Path) -> None:
 
 
 def test_recorded_arrivals_need_a_trace_that_has_them(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="arrivals_path"):
-        base_stream(Load(rate_per_min=1, duration_s=60, process="recorded"), 0)
+    for half in ({"process": "recorded"}, {"arrivals_path": "trace.jsonl"}):
+        with pytest.raises(ValueError, match="arrivals_path"):
+            Load(rate_per_min=1, duration_s=60, **half)
     path = tmp_path / "untimed.jsonl"
     path.write_text('{"session_id":"a","prompt_tokens":[1],"new_tokens":[1],"output_tokens":[1]}\n')
     with pytest.raises(ValueError, match="without arrival times"):
