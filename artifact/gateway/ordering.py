@@ -31,7 +31,7 @@ class EngineOrder:
     engine answers the oldest.
     """
 
-    WATCHED, ENOUGH = 64, 40
+    WATCHED, ENOUGH = 512, 40
 
     def __init__(self, config: EnginePriority, desk: Desk) -> None:
         self.config, self.desk = config, desk

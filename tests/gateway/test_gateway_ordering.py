@@ -1,0 +1,123 @@
+"""The order on the engine: one priority in the body, all else untouched; an engine that ignores it is noticed."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+from conftest import Door
+from hypothesis import given
+from hypothesis import strategies as st
+
+from artifact.gateway.ask import read_ask
+from artifact.gateway.config import EnginePriority
+from artifact.gateway.desk import Desk
+from artifact.gateway.ordering import EngineOrder, set_priority
+from artifact.gateway.session import Call
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=10,
+)
+objects = st.dictionaries(st.text() | st.just("priority"), json_values, max_size=5)
+
+
+@given(objects, st.integers(-(2**40), 2**40), st.sampled_from([None, 2]))
+def test_only_the_priority_changes(value: dict, priority: int, indent: int | None) -> None:
+    body = json.dumps(value, indent=indent).encode()
+    marked = set_priority(body, priority, replace="priority" in value)
+    pairs = json.loads(marked, object_pairs_hook=list)
+    assert [name for name, _ in pairs].count("priority") == 1
+    assert json.loads(marked) == {**value, "priority": priority}
+
+
+def test_bytes_of_the_other_members_stay_and_every_forged_priority_goes() -> None:
+    body = b' { "model" : "m",\n "x": [1, {"priority": 9}] , "s":"\\u00e4 \xc3\xa4 ,}" }'
+    assert set_priority(body, -7, replace=False) == body.replace(b"{", b'{"priority":-7,', 1)
+    forged = b'{"priority": 9, "a": 1, "\\u0070riority": 8, "b": {"priority": 7}, "priority":6}'
+    assert set_priority(forged, 1, replace=True) == b'{"priority":1,"a": 1,"b": {"priority": 7}}'
+    assert set_priority(b"{ }", 1, replace=False) == b'{"priority":1 }'
+
+
+class Ordered(Door):
+    """Orders by a key given for each session."""
+
+    def __init__(self, keys: dict[str, float]) -> None:
+        super().__init__()
+        self.keys = keys
+        self.on = True
+
+    def ordering(self) -> bool:
+        return self.on
+
+    def order_key(self, session_id: str) -> float:
+        return self.keys[session_id]
+
+    def lending(self) -> bool:
+        return True
+
+    def pin_s(self, session_id: str, now: float) -> float:
+        return 2.5
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"dialect": "sglang"}, -120),
+        ({"dialect": "sglang", "low_first": True}, 120),
+        ({"dialect": "vllm"}, 120),
+        ({"dialect": "vllm", "low_first": False}, -120),
+    ],
+)
+async def test_the_key_reaches_the_engine_with_its_sign(stand, config: dict, expected: int) -> None:
+    s = await stand(policy=Ordered({"a": 12.0}), priority=config)
+    assert await s.status("a", priority=99) == 200
+    seen = s.engine.seen[0]
+    assert seen.json["priority"] == expected
+    headers = dict(seen.headers)
+    assert headers[b"x-vllm-priority"] == str(expected).encode()
+    assert (headers[b"x-basin-retain"], headers[b"x-basin-pin-s"]) == (b"1", b"2.500")
+
+
+async def test_without_ordering_the_priority_is_the_time_so_the_queue_is_fifo(stand) -> None:
+    policy = Ordered({"a": 0.0, "b": 0.0})
+    policy.on = False
+    s = await stand(policy=policy, priority={"dialect": "vllm"})
+    first = s.gateway.now()
+    await s.status("a")
+    priorities = [seen.json["priority"] for seen in s.engine.seen]
+    assert abs(priorities[0] - 10 * first) <= 10
+
+
+async def test_no_priority_is_sent_unless_configured(stand) -> None:
+    s = await stand(policy=Ordered({"a": 1.0}))
+    await s.status("a", priority=99)
+    assert s.engine.seen[0].json["priority"] == 99
+    assert b"x-vllm-priority" not in dict(s.engine.seen[0].headers)
+    async with s.client.get(s.url + "/sessions") as response:
+        assert "suspension at turn boundaries is the lever" in (await response.json())["engine_order"]
+
+
+def served(rule: str) -> EngineOrder:
+    """An `EngineOrder` after an engine has served ten bursts of twenty calls by `rule` ("fifo", "priority")."""
+    keys: dict[str, float] = {}
+    desk = Desk(Ordered(keys), lambda: 0.0)
+    order = EngineOrder(EnginePriority(dialect="sglang"), desk)
+    for burst in range(10):
+        waiting = []
+        for i in range(20):
+            name = f"s{burst}-{i}"
+            keys[name] = float((i * 7919) % 101)
+            waiting.append(Call(SimpleNamespace(id=name), read_ask({}, 2), 1, 0.0))  # type: ignore[arg-type]
+            order.mark(waiting[-1], "/v1/completions", b"{}")
+        while waiting:
+            first = waiting[0] if rule == "fifo" else min(waiting, key=lambda c: keys[c.session.id])
+            waiting.remove(first)
+            order.answered(first)
+    return order
+
+
+def test_an_engine_that_ignores_priorities_is_told_from_one_that_heeds_them() -> None:
+    assert served("fifo").ignored is True
+    assert served("priority").ignored is False
+    assert EngineOrder(EnginePriority(dialect="vllm"), Desk(Door(), lambda: 0.0)).ignored is None
