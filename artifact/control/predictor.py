@@ -22,6 +22,7 @@ from sklearn.feature_extraction.text import CountVectorizer, TfidfTransformer
 from sklearn.model_selection import KFold, LeaveOneOut
 from threadpoolctl import threadpool_limits
 
+from artifact.control.policy import SessionFacts
 from artifact.workload.trajectory import Trajectory
 
 Floats = NDArray[np.float64]
@@ -66,6 +67,10 @@ class PeakPredictor:
         bounded = min(max(log_peak, self.lowest_log_peak), self.highest_log_peak)
         return max(math.exp(bounded), float(first_prompt_tokens))
 
+    def __call__(self, session: SessionFacts) -> float:
+        """`predict` for a session at the door, as a policy asks."""
+        return self.predict(session.task_text, session.first_prompt_tokens)
+
     def save(self, path: Path) -> None:
         """Write as JSON."""
         path.write_text(json.dumps(asdict(self)))
@@ -92,6 +97,24 @@ def cross_fitted(
             for row in test:
                 predicted[row] = model.predict(trajectories[row].task_text, trajectories[row].prompt_tokens[0])
     return predicted
+
+
+class CrossFittedPeaks:
+    """Predicted peaks of replayed sessions, each by a model that never saw its trajectory, as a policy asks for them.
+
+    Sessions are recognised by what the predictor sees; trajectories that look the same share a prediction.
+    """
+
+    def __init__(self, trajectories: Sequence[Trajectory], folds: int | None = None) -> None:
+        seen = ((t.task_text, t.prompt_tokens[0]) for t in trajectories)
+        self._peaks = dict(zip(seen, cross_fitted(trajectories, folds).tolist(), strict=True))
+
+    def __call__(self, session: SessionFacts) -> float:
+        """Tokens. Raises `KeyError` for a session of none of the trajectories."""
+        try:
+            return self._peaks[session.task_text, session.first_prompt_tokens]
+        except KeyError:
+            raise KeyError(f"session {session.id!r} replays none of the trajectories fitted to") from None
 
 
 class PredictionScores(NamedTuple):

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from sklearn.feature_extraction.text import TfidfVectorizer
 
-from artifact.control.predictor import PeakPredictor, cross_fitted, score
+from artifact.control.policy import SessionFacts
+from artifact.control.predictor import CrossFittedPeaks, PeakPredictor, cross_fitted, score
 from artifact.workload.catalog import workload
 from artifact.workload.trajectory import Trajectory
 
@@ -124,6 +125,16 @@ def test_a_saved_predictor_predicts_the_same(tmp_path: Path) -> None:
     asked = ("boot the kernel and sort", 1234)
     assert PeakPredictor.load(tmp_path / "peak.json").predict(*asked) == model.predict(*asked)
     assert pickle.loads(pickle.dumps(model)).predict(*asked) == model.predict(*asked)
+
+
+def test_a_policy_asks_with_what_it_sees_at_the_door() -> None:
+    sessions = made_up(20)
+    facts = [SessionFacts(f"s{i}", 0.0, t.prompt_tokens[0], t.task_text) for i, t in enumerate(sessions)]
+    model, replay = PeakPredictor.fit(sessions), CrossFittedPeaks(sessions)
+    assert model(facts[3]) == model.predict(sessions[3].task_text, sessions[3].prompt_tokens[0])
+    assert [replay(session) for session in facts] == cross_fitted(sessions).tolist()
+    with pytest.raises(KeyError, match="session 'new' replays none"):
+        replay(SessionFacts("new", 0.0, 12, "another task"))
 
 
 def test_scores_of_a_hand_made_prediction() -> None:
