@@ -75,6 +75,10 @@ def trajectory(spec: WorkloadSpec, pool: Pool, row: int, text: str) -> Trajector
 
 
 def main() -> None:
+    """Write the shipped sets, or check them."""
+    from artifact.workload.formats import load, save
+    from artifact.workload.synth_check import check_table  # imports scikit-learn, which synthesis does without
+
     parser = argparse.ArgumentParser(description="Synthesised workloads, against the statistics they are made to meet.")
     parser.add_argument("--write", action="store_true", help="synthesise the shipped sets again")
     parser.add_argument("--check", action="store_true", help="print targets and what the shipped sets have")
@@ -89,7 +93,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    from artifact.workload.formats import load, save
-    from artifact.workload.synth_check import check_table
-
     main()
