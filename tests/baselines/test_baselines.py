@@ -360,6 +360,8 @@ def test_composition_is_the_three_together() -> None:
     assert policy.lease(0).itl_slo_s == 0.05
     policy.depart("b", 12)
     assert drain(policy, 12) == [(Action.ADMIT, "a")]
+    with pytest.raises(KeyError):
+        policy.order_key("b")  # none of the three remembers it
 
 
 # Eviction ------------------------------------------------------------------------------------------------------

@@ -88,6 +88,19 @@ def test_budget_steps_up_once_an_interval_until_the_head_fits() -> None:
     assert t == 240 and policy.state().budget_tokens == 1800  # 1,500 + 300
 
 
+def test_admission_stays_on_between_release_and_activation() -> None:
+    policy = basin()
+    fill(policy, 5)
+    policy.depart("in0", 1)  # W = 800 = α_R B0: no activation, and no release either
+    for t in range(5, 1000, 5):
+        policy.observe(HEALTHY, t)
+    assert policy.state().admitting
+    policy.depart("in1", 1000)
+    for t in range(1000, 1125, 5):
+        policy.observe(HEALTHY, t)
+    assert not policy.state().admitting
+
+
 def test_admission_releases_after_the_cooldown_and_reopens_gradually() -> None:
     policy = basin()
     fill(policy, 5)
