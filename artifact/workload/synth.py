@@ -62,6 +62,7 @@ def _standardised(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def trajectory(spec: WorkloadSpec, pool: Pool, row: int, text: str) -> Trajectory:
+    """A row of the pool as a finished session."""
     n = int(pool.n_calls[row])
     return Trajectory(
         id=f"{spec.name}-{row:03d}",
