@@ -15,6 +15,8 @@ Columns = dict[str, NDArray[np.float64]]
 
 WINDOW_S = 120.0
 """Counters are read over windows of this length, as the paper reads its own (§3.3)."""
+HEALTHY = 0.85
+"""Share of the way from floor to plateau from which on a point counts as healthy."""
 COUNTERS = ("prompt_tokens_total", "cached_tokens_total", "computed_tokens_total", "calls_done_total")
 IN_SERVICE = ("prefill_queue_calls", "decode_waiting_calls", "decode_running_calls")
 
@@ -78,27 +80,36 @@ def measure(ramp: Ramp, known: Mapping[str, Any], path: Path) -> dict[str, float
     except ValueError as error:
         raise UsageError(f"{path}: {error}; drive the load on until the hit rate is down at its floor") from None
     found |= {"kappa": fit.kappa, "plateau": fit.plateau, "floor": fit.floor}
-    middle = (fit.plateau + fit.floor) / 2
-    return found | _rates(ramp, ramp.hit_rate >= middle, fit.floor, float(known.get("prompt_tokens") or context or 0))
+    reuse = (ramp.hit_rate - fit.floor) / (fit.plateau - fit.floor)
+    prompt = float(known.get("prompt_tokens") or context or 0)
+    return found | _health(ramp, reuse >= HEALTHY) | _saturation(ramp, reuse < 1 - HEALTHY, fit.floor, prompt)
 
 
-def _rates(ramp: Ramp, healthy: NDArray[np.bool_], floor: float, prompt: float) -> dict[str, float]:
-    """Call times in health, and the saturated prefill rate from its counter or from the collapsed call rate."""
-    found: dict[str, float] = {}
-    n, calls = ramp.active_sessions, ramp.calls_per_min
-    if n is not None and calls is not None:
-        moving = healthy & (calls > 0) & (n > 0)
-        if moving.any():
-            middle = np.flatnonzero(moving)[np.argsort(n[moving])[moving.sum() // 2]]
-            found["active_sessions"], found["calls_per_min"] = float(n[middle]), float(calls[middle])
-    if n is not None and ramp.in_service is not None and np.any(healthy & (n > 0)):
-        at = healthy & (n > 0)
-        found["in_service"] = float(np.clip(np.median(ramp.in_service[at] / n[at]), 1e-3, 1))
-    if ramp.computed_tokens_per_s is not None:
-        found["prefill_tokens_per_s"] = float(np.nanmax(ramp.computed_tokens_per_s))
-    elif calls is not None and prompt and not healthy.all():
-        found["prefill_tokens_per_s"] = float(np.median(calls[~healthy])) / 60 * (1 - floor) * prompt
+def _health(ramp: Ramp, healthy: NDArray[np.bool_]) -> dict[str, float]:
+    """Population, call rate and fraction in service in health, and how calls slow one another down there."""
+    n, calls, busy = ramp.active_sessions, ramp.calls_per_min, ramp.in_service
+    if n is None or calls is None or not np.any(at := healthy & (n > 0) & (calls > 0)):
+        return {}
+    middle = np.flatnonzero(at)[np.argsort(n[at])[at.sum() // 2]]
+    found = {"active_sessions": float(n[middle]), "calls_per_min": float(calls[middle])}
+    if busy is None or not np.any(at := at & (busy > 0)):
+        return found
+    found["in_service"] = float(np.clip(np.median(busy[at] / n[at]), 1e-3, 1))
+    others = found["in_service"] * found["active_sessions"]
+    if np.ptp(busy[at]) > 0.2 * others:  # a line through one population is no line
+        slope = np.polyfit(busy[at], 60 * busy[at] / calls[at], 1)[0]  # Little: latency is in service over throughput
+        steepest = 0.9 * 60 / found["calls_per_min"]
+        found["latency_s_per_request"] = float(np.clip(slope, 0, steepest))
     return found
+
+
+def _saturation(ramp: Ramp, collapsed: NDArray[np.bool_], floor: float, prompt: float) -> dict[str, float]:
+    """Saturated prefill rate, from its counter or from the call rate once the cache has collapsed."""
+    if ramp.computed_tokens_per_s is not None:
+        return {"prefill_tokens_per_s": float(np.nanmax(ramp.computed_tokens_per_s))}
+    if ramp.calls_per_min is not None and prompt and collapsed.any():
+        return {"prefill_tokens_per_s": float(np.median(ramp.calls_per_min[collapsed])) / 60 * (1 - floor) * prompt}
+    return {}
 
 
 def _columns(path: Path) -> Columns:
@@ -113,6 +124,8 @@ def _columns(path: Path) -> Columns:
             from pyarrow.csv import read_csv
 
             table = read_csv(path)
+    except FileNotFoundError:
+        raise UsageError(f"{path}: there is no such file") from None
     except (OSError, pa.ArrowInvalid) as error:
         raise UsageError(f"{path}: cannot be read as CSV or Parquet: {error}") from None
     wanted = {*Ramp.__dataclass_fields__, *COUNTERS, *IN_SERVICE, "time_s"}

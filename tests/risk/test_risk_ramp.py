@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from sim.fluid.equilibria import landscape
 from sim.fluid.hits import HitCurve
 from sim.fluid.model import FluidDeployment
 from sim.risk.question import UsageError
@@ -39,23 +40,23 @@ def points() -> pd.DataFrame:
     )
 
 
-def samples(period_s: float = 5.0) -> pd.DataFrame:
+def samples(d: FluidDeployment = TRUE, period_s: float = 5.0) -> pd.DataFrame:
     """The counters of a run that stays ten minutes at each population."""
     n = np.repeat(POPULATIONS, int(600 / period_s))
-    calls, hits = TRUE.throughput(n), TRUE.hits(TRUE.working_set_ratio(n))
-    prompt = calls * TRUE.prompt_tokens * period_s
+    calls, hits = d.throughput(n), d.hits(d.working_set_ratio(n))
+    prompt = calls * d.prompt_tokens * period_s
     return pd.DataFrame(
         {
             "time_s": np.arange(len(n)) * period_s,
             "active_sessions": np.round(n).astype(int),
-            "working_set_tokens": (n * TRUE.context_tokens).astype(int),
+            "working_set_tokens": (n * d.context_tokens).astype(int),
             "prompt_tokens_total": np.cumsum(prompt),
             "cached_tokens_total": np.cumsum(prompt * hits),
             "computed_tokens_total": np.cumsum(prompt * (1 - hits)),
             "calls_done_total": np.cumsum(calls * period_s),
             "prefill_queue_calls": 0 * n,
             "decode_waiting_calls": 0 * n,
-            "decode_running_calls": TRUE.in_service(n),
+            "decode_running_calls": d.in_service(n),
         }
     )
 
@@ -79,6 +80,18 @@ def test_the_samples_of_a_run_are_a_ramp(tmp_path: Path) -> None:
     assert found["kappa"] == pytest.approx(KAPPA, rel=0.03)
     assert found["in_service"] == pytest.approx(15 / 22.5, rel=0.03)
     assert found["prefill_tokens_per_s"] == pytest.approx(31e3, rel=0.05)  # from its counter
+
+
+def test_a_ramp_shows_how_calls_slow_one_another(answer, tmp_path: Path) -> None:
+    """Without that the peak would be taken too high by a half, since the healthy points lie far below it."""
+    slowing = TRUE.replace(unloaded_latency_s=5.0, latency_s_per_request=0.4)
+    path = tmp_path / "samples.parquet"
+    samples(slowing).to_parquet(path)
+    found = measure(read_ramp(path), {"cache_tokens": 1.09e6}, path)
+    assert found["latency_s_per_request"] == pytest.approx(0.4, rel=0.2)
+    rest = {"cache_tokens": 1.09e6, "decode_kv_tokens": 5e6, "calls_per_session": 33, "new_tokens": 1000}
+    peak = float(landscape(slowing).peak) * 60
+    assert answer(ramp=path, **rest)["peak_per_min"] == pytest.approx(peak, rel=0.1)
 
 
 def test_risk_from_a_ramp_is_risk_from_the_numbers_behind_it(answer, tmp_path: Path) -> None:
