@@ -83,10 +83,10 @@ class Link:
 
     def send(self, peer: str, kind: str, blobs: Sequence[bytes] = (), **fields: Any) -> bool:
         """Queue a message; False when the peer is unknown."""
-        from sglang.srt.utils.network import NetworkAddress
-
         if peer not in self.endpoints:
             return False
+        from sglang.srt.utils.network import NetworkAddress
+
         address = NetworkAddress(*self.endpoints[peer])
         self.manager._send_multipart_locked(
             address.to_tcp(), pack(kind, self.name, fields, blobs), is_ipv6=address.is_ipv6

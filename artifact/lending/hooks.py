@@ -61,8 +61,3 @@ def _nest(outer: Callable[..., Any], inner: Callable[..., Any]) -> Callable[...,
         return outer(functools.partial(inner, original), *args, **kwargs)
 
     return around
-
-
-def unapplied(targets: list[str], patched: set[str]) -> list[str]:
-    """Targets that the engine's registry did not patch, or whose attribute is not a wrapper."""
-    return [t for t in targets if t not in patched or not hasattr(resolve_name(t), "__wrapped__")]

@@ -79,13 +79,11 @@ def _install(hooks: list[Hook]) -> None:
 
 
 def report(arounds: dict[str, Callable[..., Any]], patched: set[str]) -> None:
-    """Log how many hooks applied. Raises `SystemExit` naming those that did not."""
+    """Count the hooks that applied, for the scheduler to export. Raises `SystemExit` naming any that did not."""
     failed = sorted(set(arounds) - patched)
     RUNTIME.hooks_expected, RUNTIME.hooks_applied = len(arounds), len(arounds) - len(failed)
     if failed:
         raise SystemExit(f"basin: hooks not applied: {', '.join(failed)}; the engine's log says why")
-    features = ", ".join(f for f in settings.FEATURES if RUNTIME.settings.has(f))
-    logger.info("basin: %d of %d hooks applied; features: %s", len(arounds), len(arounds), features)
 
 
 def _scheduler_init(original: Callable[..., Any], scheduler: Any, server_args: Any, *args: Any, **kwargs: Any) -> None:
@@ -100,6 +98,8 @@ def _scheduler_init(original: Callable[..., Any], scheduler: Any, server_args: A
     original(scheduler, server_args, *args, **kwargs)
     RUNTIME.gauge("hooks_expected", RUNTIME.hooks_expected)
     RUNTIME.gauge("hooks_applied", RUNTIME.hooks_applied)
+    features = ", ".join(f for f in settings.FEATURES if RUNTIME.settings.has(f))
+    logger.info("basin: %d of %d hooks applied; features: %s", RUNTIME.hooks_applied, RUNTIME.hooks_expected, features)
     _show_switches()
 
 

@@ -14,6 +14,7 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -80,13 +81,13 @@ class Engine:
     def text(self) -> str:
         return self.log.read_text(errors="replace")
 
-    def metrics(self) -> dict[str, float]:
-        """Prometheus samples summed over their labels."""
+    def metrics(self, *labels: str) -> dict[str, float]:
+        """Prometheus samples by name, summed over the series that carry all of `labels` (as `key="value"`)."""
         with urllib.request.urlopen(f"{self.url}/metrics", timeout=30) as response:
             lines = response.read().decode().splitlines()
         totals: dict[str, float] = {}
         for line in lines:
-            if not line.startswith("#"):
+            if not line.startswith("#") and all(label in line for label in labels):
                 name, value = line.rsplit(" ", 1)
                 name = name.split("{")[0]
                 totals[name] = totals.get(name, 0.0) + float(value)
@@ -182,7 +183,51 @@ def deploy(
 
 
 def conversation(seed: int, turns: int, first: int, grow: tuple[int, int], vocabulary: int = 1024) -> list[list[int]]:
-    """New tokens that each turn appends to the context: a first prompt, then tool results."""
+    """New tokens that each turn appends to the context: a first prompt, then tool results.
+
+    More turns of the same seed only add to what fewer turns give.
+    """
     rng = random.Random(seed)
-    lengths = [first, *(rng.randint(*grow) for _ in range(turns - 1))]
+    lengths = (first if turn == 0 else rng.randint(*grow) for turn in range(turns))
     return [[rng.randrange(3, vocabulary) for _ in range(n)] for n in lengths]
+
+
+@dataclass
+class Played:
+    """A conversation as an engine answered it."""
+
+    outputs: list[list[int]]
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+
+
+def play(
+    deployment: Deployment, seed: int, turns: int, first: int, tokens: int = 8, lend: bool = False, **routing: Any
+) -> Played:
+    """Play one session turn by turn, every context its predecessor plus the output plus new tokens."""
+    context: list[int] = []
+    played = Played([])
+    for turn, new in enumerate(conversation(seed, turns, first, (20, 60))):
+        context += new
+        if lend:
+            routing["basin"] = {"session": f"session-{seed}", "retain": True}
+        choices = {k: v(seed, turn) if callable(v) else v for k, v in routing.items()}
+        answer = deployment.generate(context, tokens, **choices)
+        played.outputs.append(answer["output_ids"])
+        played.prompt_tokens += len(context)
+        played.cached_tokens += answer["meta_info"]["cached_tokens"]
+        context += answer["output_ids"]
+    return played
+
+
+def play_all(deployment: Deployment, seeds: Sequence[int], at_once: int, *args: Any, **kwargs: Any) -> list[Played]:
+    with ThreadPoolExecutor(at_once) as pool:
+        return list(pool.map(lambda seed: play(deployment, seed, *args, **kwargs), seeds))
+
+
+def eventually(check: Any, within_s: float) -> bool:
+    """Poll slowly until `check()` holds; engines refresh idle gauges only every half minute."""
+    deadline = time.monotonic() + within_s
+    while not (held := check()) and time.monotonic() < deadline:
+        time.sleep(1.0)
+    return bool(held)
