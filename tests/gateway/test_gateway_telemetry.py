@@ -2,6 +2,7 @@
 
 import asyncio
 
+import aiohttp
 import pytest
 from conftest import Door
 from fake_upstream import respond, usage
@@ -177,7 +178,7 @@ async def test_a_hanging_endpoint_does_not_hold_up_the_others_or_the_calls(stand
             await asyncio.Event().wait()
         await respond(send, VLLM.encode() if request.target == "/metrics" else b"{}")
 
-    monkeypatch.setattr("artifact.gateway.telemetry._PAGE_TIMEOUT", __import__("aiohttp").ClientTimeout(total=0.1))
+    monkeypatch.setattr("artifact.gateway.telemetry._PAGE_TIMEOUT", aiohttp.ClientTimeout(total=0.1))
     s = await stand(answer, policy=Listener(), scrape_s=0.05)
     base = s.gateway.config.upstream
     slow = EngineWatch(Engine(url=f"{base}/slow", role="decode"))
