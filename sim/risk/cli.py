@@ -11,8 +11,8 @@ from sim.risk.report import as_json, as_text
 
 
 def _number(name: str) -> Any:
-    field = Question.model_fields[name]
-    return typer.Option(f"--{name.replace('_', '-')}", help=(field.description or "").capitalize() + ".")
+    text = Question.model_fields[name].description or ""
+    return typer.Option(f"--{name.replace('_', '-')}", help=f"{text[:1].upper()}{text[1:]}.")
 
 
 def risk(

@@ -19,9 +19,13 @@ class Question(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     name: str = Field("deployment", description="what to call it in the answer")
-    cache_tokens: float = Field(gt=0, description="prefix cache on prefill: GPU or host tier, whichever is larger")
+    cache_tokens: float = Field(
+        gt=0, description="tokens of prefix cache on prefill: GPU or host tier, whichever is larger"
+    )
     decode_kv_tokens: float = Field(gt=0, description="KV tokens of all decode instances")
-    context_tokens: float = Field(gt=0, description="mean context of an active session, tools running included")
+    context_tokens: float = Field(
+        gt=0, description="mean context (tokens) of the active sessions, those whose tools run included"
+    )
     in_service: float | None = Field(
         None, gt=0, le=1, description="fraction of active sessions in a call (not in a tool), when healthy"
     )
@@ -31,8 +35,10 @@ class Question(BaseModel):
     calls_per_min: float | None = Field(None, gt=0, description="calls completed by those sessions")
     sessions_per_min: float | None = Field(None, gt=0, description="present arrival rate of sessions")
     calls_per_session: float | None = Field(None, ge=1, description="mean calls of a session")
-    prefill_tokens_per_s: float | None = Field(None, gt=0, description="saturated prefill rate of all instances")
-    prompt_tokens: float | None = Field(None, gt=0, description="mean prompt of a call")
+    prefill_tokens_per_s: float | None = Field(
+        None, gt=0, description="saturated prefill rate of all instances together"
+    )
+    prompt_tokens: float | None = Field(None, gt=0, description="mean prompt of a call, tokens")
     new_tokens: float | None = Field(None, gt=0, description="mean tokens of a prompt that were never sent before")
     latency_s_per_request: float = Field(
         0.0, ge=0, description="seconds that each further request in service adds to a call"

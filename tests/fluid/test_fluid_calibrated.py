@@ -3,6 +3,7 @@ import pytest
 from artifact.workload.trajectory import Trajectory
 from sim.calibration.model import calibration
 from sim.fluid.calibrated import fluid_deployment, session_terms
+from sim.fluid.equilibria import landscape
 from sim.scenario import Deployment
 
 TWO = [
@@ -49,3 +50,10 @@ def test_call_latency_follows_the_engine_costs() -> None:
     assert d.unloaded_latency_s == pytest.approx(100 * decode.fixed_s.value + outside, abs=0.1)  # rest: 1550 new tokens
     three = fluid_deployment(Deployment(calibration="h100", decode=3), TWO)
     assert three.latency_s_per_request == pytest.approx(d.latency_s_per_request / 3)
+
+
+@pytest.mark.parametrize(("host_ratio", "overload_per_min"), [(0, 12.0), (2, 16.5)])
+def test_the_peak_is_near_the_published_overload_rate(host_ratio: float, overload_per_min: float) -> None:
+    """§5.2: reference overload rates of HiCache alone on H200 1P3D."""
+    d = fluid_deployment(Deployment(calibration="h200", decode=3, host_ratio=host_ratio))
+    assert 60 * float(landscape(d).peak) == pytest.approx(overload_per_min, rel=0.15)
