@@ -68,7 +68,7 @@ def _claude_metadata(headers: Headers, body: Body) -> str | None:
     if user.startswith("{"):
         try:
             return _field("session_id")({}, json.loads(user))
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
     return None
 

@@ -28,7 +28,7 @@ def message_hashes(body: Mapping[str, Any]) -> list[tuple[int, bool]]:
         content = message.get("content")
         tools = message.get("tool_calls") or message.get("arguments") or message.get("output")
         text = content if isinstance(content, str) else repr(content)
-        hashes.append((hash((message.get("role"), text, repr(tools) if tools else None)), answered))
+        hashes.append((hash((repr(message.get("role")), text, repr(tools) if tools else None)), answered))
     return hashes
 
 

@@ -21,7 +21,7 @@ _PER_SECOND = 10.0  # keys in tenths of a second
 _LARGEST = 2**53  # what every JSON reader takes for an exact integer
 _PRIORITY_PATHS = frozenset(("/v1/chat/completions", "/v1/completions", "/v1/responses", "/generate"))
 _SPACE = re.compile(r"[ \t\n\r]*")
-_DECODER = json.JSONDecoder()
+_DECODER = json.JSONDecoder(strict=False)
 
 
 class EngineOrder:
@@ -104,7 +104,7 @@ def _without_priority(text: str) -> str:
     at = _skip(text, text.index("{") + 1)
     while text[at] != "}":
         start = at
-        name, at = scanstring(text, at + 1)
+        name, at = scanstring(text, at + 1, False)
         at = _skip(text, _skip(text, at) + 1)  # over the colon
         at = _DECODER.raw_decode(text, at)[1]
         if name != "priority":

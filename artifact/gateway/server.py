@@ -24,6 +24,7 @@ class GatewayServer(uvicorn.Server):
                 ws="none",
                 lifespan="on",
                 access_log=False,
+                proxy_headers=False,
                 log_config=None,
                 server_header=False,
                 date_header=False,

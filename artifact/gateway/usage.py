@@ -61,7 +61,7 @@ def _embedded(text: bytes, last: bool) -> dict[str, Any]:
             try:
                 found: dict[str, Any] = _DECODER.raw_decode(rest)[0]
                 return found
-            except ValueError:
+            except (ValueError, RecursionError):
                 return {}
         at = text.rfind(key, 0, at) if last else text.find(key, at + 1)
     return {}

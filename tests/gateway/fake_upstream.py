@@ -93,7 +93,13 @@ async def serving(app: Any, lifespan: str = "off", port: int = 0) -> AsyncIterat
     listener.bind(("127.0.0.1", port))
     listener.listen(2048)
     config = uvicorn.Config(
-        app, http="httptools", ws="none", lifespan=lifespan, log_config=None, timeout_graceful_shutdown=1
+        app,
+        http="httptools",
+        ws="none",
+        proxy_headers=False,
+        lifespan=lifespan,
+        log_config=None,
+        timeout_graceful_shutdown=1,
     )
     config.load()
     server = uvicorn.Server(config)
