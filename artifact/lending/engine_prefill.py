@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -37,33 +38,48 @@ REPORT_S = 0.5
 class LayerWaits:
     """The pool's per-layer wait (`layer_transfer_counter`): a batch's consumer index names its fetches."""
 
-    def __init__(self, flags: torch.Tensor, groups_of: Callable[[int], int]) -> None:
-        self.flags, self._group_of = flags, groups_of
+    def __init__(self, flags: torch.Tensor, layers_per_group: int) -> None:
+        self.flags, self._layers_per_group = flags, layers_per_group
         self.consumer_index = -1
         self.batches: dict[int, list[Fetch]] = {}
-        self._passed: set[tuple[int, int]] = set()
+        self._passed: set[int] = set()
+        self._gpu: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
 
     def set_consumer(self, index: int) -> None:
         self.consumer_index = index
         self._passed.clear()
+        self._gpu = None
 
     def wait_until(self, layer: int) -> None:
-        fetches = self.batches.get(self.consumer_index)
-        passage = (self.consumer_index, self._group_of(layer))
-        if not fetches or passage in self._passed or RUNTIME.settings.drop_wait:
+        fetches, group = self.batches.get(self.consumer_index), layer // self._layers_per_group
+        if not fetches or group in self._passed or RUNTIME.settings.drop_wait:
             return
-        self._passed.add(passage)
-        began = time.monotonic()
-        slots, epochs = [f.slot for f in fetches], [f.epoch for f in fetches]
+        self._passed.add(group)
         if self.flags.is_cuda:
-            ints = {"dtype": torch.int32, "device": self.flags.device}
-            status = torch.zeros(len(slots), **ints)
-            flag_kernels.wait(self.flags, torch.tensor(slots, **ints), passage[1], torch.tensor(epochs, **ints), status)
+            self._wait_on_stream(fetches, group)
         else:
-            # The monitor gives up at the fetch's deadline and writes FAILED, so this never waits its full bound.
-            bound = 2 * RUNTIME.settings.fetch_timeout_s
-            flag_kernels.wait_reference(self.flags, slots, passage[1], epochs, bound)
+            self._wait_on_host(fetches, group)
+
+    def _wait_on_host(self, fetches: list[Fetch], group: int) -> None:
+        began = time.monotonic()
+        # The monitor gives up at the fetch's deadline and writes FAILED, so this never waits its full bound.
+        bound = 2 * RUNTIME.settings.fetch_timeout_s
+        slots, epochs = [f.slot for f in fetches], [f.epoch for f in fetches]
+        for fetch, status in zip(
+            fetches, flag_kernels.wait_reference(self.flags, slots, group, epochs, bound), strict=True
+        ):
+            fetch.spoiled |= status != flag_kernels.READY
         RUNTIME.count("wait_seconds", time.monotonic() - began)
+
+    def _wait_on_stream(self, fetches: list[Fetch], group: int) -> None:
+        if self._gpu is None:
+            rows = [[f.slot for f in fetches], [f.epoch for f in fetches], [0] * len(fetches)]
+            slots, epochs, status = torch.tensor(rows, dtype=torch.int32, device=self.flags.device)
+            self._gpu = slots, epochs, status
+            for i, fetch in enumerate(fetches):
+                fetch.status = status[i]
+        slots, epochs, status = self._gpu
+        flag_kernels.wait(self.flags, slots, group, epochs, status)
 
 
 class LentLinker(UnifiedCacheLinker):
@@ -100,6 +116,9 @@ class LentLinker(UnifiedCacheLinker):
         fetches = self._borrower.waits.batches.pop(index, [])
         for fetch in fetches:
             fetch.done.wait()
+            spoiled = fetch.spoiled or (fetch.status is not None and int(fetch.status) != flag_kernels.READY)
+            if fetch.cause is None and spoiled:
+                fetch.cause = "a layer did not wait for its pages"
         return fetches
 
     def finish_layer_wise_loading(self, counter_index: int) -> bool:
@@ -177,7 +196,6 @@ class Borrower:
     def __init__(self, queue: Any) -> None:
         self.queue, self.scheduler, self.tree = queue, queue.scheduler, queue.scheduler.tree_cache
         self.manager, self.allocator = queue.kv_manager, queue.scheduler.token_to_kv_pool_allocator
-        self.settings_at_start = RUNTIME.settings
         self.groups = -(-self.scheduler.model_config.num_hidden_layers // RUNTIME.settings.layers_per_group)
         if self.groups > MAX_GROUPS:
             raise ValueError(f"{self.groups} layer groups exceed {MAX_GROUPS}: raise layers_per_group in BASIN_SGLANG")
@@ -185,7 +203,9 @@ class Borrower:
             raise ValueError("lending on prefill cannot share the cache with an external linker or HiCache yet")
         self.index, self.table = UnitIndex(), FetchTable(SLOTS, RUNTIME.settings.fetch_timeout_s)
         self.flags: torch.Tensor = self.manager.basin_flags
-        self.waits = LayerWaits(self.flags, lambda layer: layer // self.settings_at_start.layers_per_group)
+        # FAILED must reach a waiter while its stream spins: never queue behind that stream.
+        self._aside = torch.cuda.Stream() if self.flags.is_cuda else None
+        self.waits = LayerWaits(self.flags, RUNTIME.settings.layers_per_group)
         self.failed: set[str] = set()
         self._chosen: dict[str, Lent] = {}
         self._fetch_of: dict[str, Fetch] = {}
@@ -230,6 +250,7 @@ class Borrower:
         return fetch
 
     def ask(self, fetch: Fetch) -> None:
+        self.flags[fetch.slot].zero_()  # the row's last user may have left FAILED
         if self.flags.is_cuda:
             # An earlier forward may still be writing the pages that were freed for this fetch.
             ready = torch.cuda.Event()
@@ -357,8 +378,14 @@ class Borrower:
             self._end(message["fetch"], message["cause"], message["bytes"])
 
     def _end(self, fetch_id: int, cause: str | None, written: int) -> None:
-        fetch = self.table.stopped(fetch_id, cause, written, time.monotonic())
+        """Decode stopped. A failure is flagged before the row can go to another fetch."""
+        fetch = self.table.flying(fetch_id)
         if fetch is not None and cause is not None:
+            self._flag_failed(fetch)
+        self.table.stopped(fetch_id, cause, written, time.monotonic())
+
+    def _flag_failed(self, fetch: Fetch) -> None:
+        with torch.cuda.stream(self._aside) if self._aside is not None else nullcontext():
             self.flags[fetch.slot].fill_(flag_kernels.FAILED)
 
     def _monitor(self) -> None:
@@ -366,7 +393,7 @@ class Borrower:
         while True:
             time.sleep(MONITOR_S)
             for fetch in self.table.overdue(time.monotonic()) if self.table.busy else ():
-                self.flags[fetch.slot].fill_(flag_kernels.FAILED)
+                self._flag_failed(fetch)
                 self.index.forget(fetch.lent.peer, fetch.lent.unit)
                 self.link.send(fetch.lent.peer, "cancel", fetch=fetch.id)
                 fetch.done.set()

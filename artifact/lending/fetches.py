@@ -32,6 +32,9 @@ class Fetch:
     ended_s: float | None = None
     stopped: bool = False
     """Decode said that it writes no more."""
+    spoiled: bool = False
+    """A layer ran although its pages had not arrived; `status` says the same from a GPU."""
+    status: Any = None
     done: threading.Event = field(default_factory=threading.Event)
 
     @property
@@ -65,6 +68,9 @@ class FetchTable:
             self._next += 1
             self._flying[fetch.id] = fetch
             return fetch
+
+    def flying(self, fetch_id: int) -> Fetch | None:
+        return self._flying.get(fetch_id)
 
     def stopped(self, fetch_id: int, cause: str | None, written: int, now: float) -> Fetch | None:
         """Decode is through with a fetch, well or not; the fetch if it was still wanted."""

@@ -3,6 +3,7 @@
 import logging
 import os
 from collections.abc import Callable
+from importlib import import_module
 from importlib.metadata import version
 from typing import Any
 
@@ -13,6 +14,12 @@ from artifact.lending.runtime import RUNTIME
 logger = logging.getLogger(__name__)
 
 SGLANG_VERSION = "0.5.23"
+MODULES = {
+    "order": ("engine_order",),
+    "late": ("engine_late",),
+    "lend": ("engine_decode", "engine_prefill"),
+    "pin": ("engine_pins",),
+}
 _SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 
 
@@ -36,18 +43,10 @@ def _hooks() -> list[Hook]:
         Hook(f"{_SCHEDULER}.set_internal_state", _switch),
         Hook(f"{_SCHEDULER}.__init__", _scheduler_init),
     ]
-    if RUNTIME.settings.has("order"):
-        from artifact.lending import engine_order
-
-        chosen += engine_order.hooks()
-    if RUNTIME.settings.has("late"):
-        from artifact.lending import engine_late
-
-        chosen += engine_late.hooks()
-    if RUNTIME.settings.has("lend"):
-        from artifact.lending import engine_decode, engine_prefill
-
-        chosen += [*engine_decode.hooks(), *engine_prefill.hooks()]
+    for feature, modules in MODULES.items():
+        if RUNTIME.settings.has(feature):
+            for name in modules:
+                chosen += import_module(f"artifact.lending.{name}").hooks()
     return chosen
 
 

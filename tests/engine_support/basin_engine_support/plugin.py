@@ -1,6 +1,7 @@
 """Registers the KV pools with NIXL as host memory, which is what they are without a GPU."""
 
 import functools
+import os
 from typing import Any
 
 
@@ -19,3 +20,8 @@ def register() -> None:
 
     for name in ("register_memory", "get_xfer_descs", "get_reg_descs", "prep_xfer_dlist"):
         setattr(nixl_agent, name, _host_memory(getattr(nixl_agent, name)))
+
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        from basin_engine_support import interpreted
+
+        interpreted.apply()

@@ -93,6 +93,10 @@ class Engine:
                 totals[name] = totals.get(name, 0.0) + float(value)
         return totals
 
+    @property
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
     def kill(self) -> None:
         """End the whole process group at once, as a crash would."""
         with suppress(ProcessLookupError):
@@ -150,8 +154,11 @@ class Deployment:
     def switch(self, **settings: Any) -> None:
         """Change run-time settings of the plugin on every engine."""
         for engine in self.engines:
-            values = {f"basin_{name}": float(value) for name, value in settings.items()}
-            assert post(f"{engine.url}/set_internal_state", {"server_args": values}) == [True]
+            self.switch_one(engine, **settings)
+
+    def switch_one(self, engine: Engine, **settings: Any) -> None:
+        values = {f"basin_{name}": float(value) for name, value in settings.items()}
+        assert post(f"{engine.url}/set_internal_state", {"server_args": values}) == [True]
 
     def close(self) -> None:
         for engine in self.engines:
