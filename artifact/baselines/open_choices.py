@@ -15,9 +15,10 @@ OPEN_CHOICES: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
         "hit_threshold": (0.2, 0.5, 0.85),  # 0.2 is the published default, 0.7 paper A's
     },
     "thunderagent": {
-        "idle_lease_s": (10.0, 120.0),
+        "idle_lease_s": (30.0, 120.0),  # 30 s in the router port
         "promote_after_s": (30.0, 600.0),  # 30 s stands in a newer description of the same port
         "output_estimate_tokens": (0, 1024),
+        "new_order": ("smallest",),
     },
     "continuum": {
         "ttl": ("fixed",),

@@ -9,7 +9,7 @@ from artifact.baselines.concur import Concur
 from artifact.baselines.continuum import Continuum
 from artifact.baselines.crossflow import Crossflow
 from artifact.baselines.hicache import HiCache
-from artifact.baselines.thunderagent import ThunderAgent
+from artifact.baselines.thunderagent import ROUTER_PORT, ThunderAgent
 from artifact.baselines.turn_boundary import AdaptiveCap, Budgeter, LatencyCap, SessionCap
 from artifact.control.basin import Basin, Mechanisms, Predict, Revise
 from artifact.control.capacity import Capacities
@@ -119,6 +119,9 @@ POLICIES: Mapping[str, Maker] = {
     "hicache": _plain(HiCache),
     "concur": _plain(Concur),
     "thunderagent": _plain(ThunderAgent, "capacities"),
+    "thunderagent-router": lambda context: ThunderAgent(
+        _need(context, "capacities"), **{**ROUTER_PORT, **context.parameters}
+    ),
     "continuum": _plain(Continuum, "reload_s"),
     "crossflow": _plain(Crossflow),
     "composition": _plain(Composition, "capacities", "reload_s"),

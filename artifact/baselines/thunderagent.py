@@ -1,21 +1,32 @@
-"""ThunderAgent (arXiv 2602.13692) in its router port's form: footprints of admitted sessions fit one cache tier."""
+"""ThunderAgent (arXiv 2602.13692) at a router: footprints of admitted sessions fit one cache tier."""
 
+import math
 from collections import OrderedDict
+from collections.abc import Mapping
 from heapq import heappop, heappush
+from typing import Any, Literal
 
 from artifact.control.capacity import Capacities
 from artifact.control.policy import Action, Decision, Policy, PolicyState, SessionFacts, Signals
+
+
+ROUTER_PORT: Mapping[str, Any] = {"idle_lease_s": 30.0, "new_order": "smallest"}
+"""The router port as its authors describe it, beside the form that paper A evaluates, which is the default."""
 
 
 class ThunderAgent(Policy):
     """Sessions wait at the gateway until their footprint fits what unpaused sessions leave of the larger cache tier.
 
     A footprint is the larger of the last call's total and the estimate of the call in flight. Turns of unpaused
-    sessions always pass. Of those waiting, paused sessions go before new ones, the smallest footprint first, then the
-    longest waiting; one that does not fit does not block smaller ones or the next class. Room is made on demand by
-    pausing the session that has been idle longest, once idle beyond `idle_lease_s`; it notices at its next turn. Who
-    has waited `promote_after_s` goes first and holds back the rest until it fits. With nobody unpaused, the first
-    enters whatever its size.
+    sessions always pass. Of those waiting, paused sessions go before new ones; the first of a class that does not fit
+    does not block the next class. Room is made on demand by pausing the session that has been idle longest, once idle
+    beyond `idle_lease_s`; it notices at its next turn, and paused ones return the smallest footprint first. Who has
+    waited `promote_after_s` goes first and holds back the rest until it fits. With nobody unpaused, the first enters
+    whatever its size.
+
+    By default nobody is paused and new sessions enter in arrival order (`new_order`): paper A speaks of parking the
+    head until it fits (§6.4) and measures first-call waits of 35 to 48 minutes for all who arrive half an hour after a
+    surge (§7.4), which neither pausing nor smallest-first gives. `ROUTER_PORT` has both.
 
     `output_estimate_tokens` is added to a prompt in flight (ours: the reference's 100 tokens a program).
     `shared_head_tokens` common to all prompts are counted once instead of once a session (0, as published).
@@ -24,12 +35,16 @@ class ThunderAgent(Policy):
     def __init__(
         self,
         capacities: Capacities,
-        idle_lease_s: float = 30.0,
+        idle_lease_s: float = math.inf,
         promote_after_s: float = 1800.0,
         output_estimate_tokens: int = 100,
         shared_head_tokens: int = 0,
+        new_order: Literal["oldest", "smallest"] = "oldest",
     ) -> None:
+        if new_order not in ("oldest", "smallest"):
+            raise ValueError(f"thunderagent: new_order: {new_order!r} is neither 'oldest' nor 'smallest'")
         super().__init__()
+        self.new_order = new_order
         self._capacities = capacities
         self.idle_lease_s = idle_lease_s
         self.promote_after_s = promote_after_s
@@ -42,7 +57,8 @@ class ThunderAgent(Policy):
         self._idle_since: OrderedDict[str, float] = OrderedDict()
         self._line: OrderedDict[str, tuple[Action, float]] = OrderedDict()
         self._suspended = 0
-        self._heaps: dict[Action, list[tuple[int, float, str]]] = {Action.RESUME: [], Action.ADMIT: []}
+        self._waits = 0
+        self._heaps: dict[Action, list[tuple[int, float, int, str]]] = {Action.RESUME: [], Action.ADMIT: []}
 
     # Facts ---------------------------------------------------------------------------------------------------
     def arrive(self, session: SessionFacts, now: float) -> None:
@@ -82,7 +98,7 @@ class ThunderAgent(Policy):
         if now - since > self.promote_after_s:
             candidates = [oldest]
         else:
-            candidates = [c for c in (self._smallest(Action.RESUME), self._smallest(Action.ADMIT)) if c is not None]
+            candidates = [c for c in (self._first(Action.RESUME), self._first(Action.ADMIT)) if c is not None]
         for session_id in candidates:
             if self._fits(session_id) or self._make_room(session_id, now):
                 self._unpause(session_id)
@@ -130,17 +146,20 @@ class ThunderAgent(Policy):
     def _wait(self, session_id: str, action: Action, now: float) -> None:
         self._line[session_id] = (action, now)
         self._suspended += action is Action.RESUME
-        heappush(self._heaps[action], (self._footprint[session_id], now, session_id))
+        self._waits += 1
+        by_size = action is Action.RESUME or self.new_order == "smallest"
+        size = self._footprint[session_id] if by_size else 0
+        heappush(self._heaps[action], (size, now, self._waits, session_id))
 
     def _leave_line(self, session_id: str) -> Action:
         action, _ = self._line.pop(session_id, (Action.ADMIT, 0.0))
         self._suspended -= action is Action.RESUME
         return action
 
-    def _smallest(self, action: Action) -> str | None:
+    def _first(self, action: Action) -> str | None:
         heap = self._heaps[action]
         while heap:
-            _, since, session_id = heap[0]
+            _, since, _, session_id = heap[0]
             if self._line.get(session_id) == (action, since):
                 return session_id
             heappop(heap)

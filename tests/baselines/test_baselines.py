@@ -12,7 +12,7 @@ from artifact.baselines.continuum import PINNED_FIRST_S, Continuum, Progress, To
 from artifact.baselines.crossflow import Crossflow, Lease
 from artifact.baselines.eviction import EVICTION_ORDERS, CachedPrefix, eviction_order
 from artifact.baselines.hicache import HiCache
-from artifact.baselines.thunderagent import ThunderAgent
+from artifact.baselines.thunderagent import ROUTER_PORT, ThunderAgent
 from artifact.control.capacity import Capacities
 from artifact.control.policy import Action, Decision, Policy, SessionFacts, Signals
 
@@ -90,7 +90,8 @@ def test_concur_counts_who_is_inside_into_the_first_window() -> None:
 
 # ThunderAgent --------------------------------------------------------------------------------------------------
 def agent(**settings) -> ThunderAgent:
-    return ThunderAgent(CAPACITIES, output_estimate_tokens=0, **settings)
+    """The router port, unless said otherwise."""
+    return ThunderAgent(CAPACITIES, **{"output_estimate_tokens": 0, **ROUTER_PORT, **settings})
 
 
 def test_thunderagent_bounds_footprints_by_the_larger_tier() -> None:
@@ -101,6 +102,19 @@ def test_thunderagent_bounds_footprints_by_the_larger_tier() -> None:
     assert drain(policy, 0) == [(Action.ADMIT, "d"), (Action.ADMIT, "c"), (Action.ADMIT, "b")]
     assert policy.room_tokens == 0
     assert "600 tokens; 0 are free" in policy.explain("a")
+
+
+def test_thunderagent_takes_new_sessions_in_arrival_order_and_the_head_waits() -> None:
+    """As paper A's port does: the head stays parked until it fits, and so does who came after it."""
+    policy = ThunderAgent(CAPACITIES, output_estimate_tokens=0)
+    for name, prompt in [("a", 600), ("b", 500), ("c", 300)]:
+        policy.arrive(facts(name, prompt=prompt), 0)
+    assert drain(policy, 0) == [(Action.ADMIT, "a")]
+    policy.call_done("a", 450, 1)
+    assert drain(policy, 1) == [(Action.ADMIT, "b")]
+    assert drain(policy, 1700) == [] and policy.turn("a", 400, 1700)  # nobody is paused, however long idle
+    with pytest.raises(ValueError, match="new_order"):
+        agent(new_order="largest")
 
 
 def test_thunderagent_lets_turns_of_admitted_sessions_pass_beyond_the_bound() -> None:
@@ -349,7 +363,9 @@ def test_crossflow_keeps_one_lease_an_instance() -> None:
 
 # Composition ---------------------------------------------------------------------------------------------------
 def test_composition_is_the_three_together() -> None:
-    policy = Composition(CAPACITIES, lambda tokens: 10.0, thunderagent={"output_estimate_tokens": 0})
+    policy = Composition(
+        CAPACITIES, lambda tokens: 10.0, thunderagent={"output_estimate_tokens": 0, "new_order": "smallest"}
+    )
     for name, prompt in (("a", 700), ("b", 600)):
         policy.arrive(facts(name, arrival=3, prompt=prompt), 3)
     assert drain(policy, 3) == [(Action.ADMIT, "b")]

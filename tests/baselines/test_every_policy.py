@@ -176,6 +176,7 @@ LET_IN = {
     "concur": ALL,  # window 16
     # 1,000 - 4 x 200 leaves no room for 300 + 100; after two departures 1,000 - 2 x 250 does for one
     "thunderagent": ["new0"],
+    "thunderagent-router": ["new0"],
     "composition": ["new0"],
     # 4 x (200 + 1,024) exceed 750 with the default output budget, and so do two
     "budgeter": [],
@@ -260,7 +261,7 @@ def test_every_admission_is_released_exactly_once_and_nothing_is_left(name: str,
     assert "after" in host.inside
 
 
-@pytest.mark.parametrize("name", ["thunderagent", "composition"])
+@pytest.mark.parametrize("name", ["thunderagent", "thunderagent-router", "composition"])
 @settings(max_examples=30, deadline=None)
 @given(events=st.lists(EVENT, max_size=80))
 def test_thunderagent_holds_exactly_the_footprints_of_the_unpaused(name: str, events: list[tuple[str, int]]) -> None:
