@@ -9,7 +9,6 @@ from typing import Any, Literal
 from artifact.control.capacity import Capacities
 from artifact.control.policy import Action, Decision, Policy, PolicyState, SessionFacts, Signals
 
-
 ROUTER_PORT: Mapping[str, Any] = {"idle_lease_s": 30.0, "new_order": "smallest"}
 """The router port as its authors describe it, beside the form that paper A evaluates, which is the default."""
 
