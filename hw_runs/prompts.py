@@ -28,7 +28,7 @@ class SessionPrompts:
         self._session_id = session_id
         self._trajectory = trajectory
         self._bytes = bytes_per_token
-        room = (trajectory.prompt_tokens[0] - trajectory.shared_head_tokens) * bytes_per_token
+        room = (min(trajectory.prompt_tokens) - trajectory.shared_head_tokens) * bytes_per_token
         task = trajectory.task_text.encode("ascii", "replace").decode()
         whole_tokens = min(len(task), room) // bytes_per_token * bytes_per_token
         self._task = task[:whole_tokens]
@@ -58,9 +58,9 @@ class SessionPrompts:
             self._pieces = [(0, 0, head), (self._offset(0), head, length)]
             return
         repeated = (t.prompt_tokens[call] - t.new_tokens[call]) * self._bytes
-        kept = (
-            repeated - len(self._task) if repeated >= self._opening + len(self._task) else min(repeated, self._opening)
-        )
+        beyond_task = repeated - len(self._task)
+        kept = beyond_task if beyond_task >= self._opening else min(repeated, self._opening)
+        kept = min(kept, self._pieces[-1][2], length)
         cut = [(offset, start, min(end, kept)) for offset, start, end in self._pieces if start < kept]
         self._pieces = [*cut, (self._offset(call), kept, length)]
 

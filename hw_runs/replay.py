@@ -50,8 +50,9 @@ def replay(
 ) -> Records:
     """Run the plan for `duration_s` seconds of it and return what happened.
 
-    `meta` is the records' provenance; its `source` ("stub" or "hw") is the caller's to state. What only an engine
-    knows is null unless the engine is the stub. Raises `aiohttp.ClientError` when the target cannot be reached at all.
+    `meta` is the records' provenance; its `source` ("stub" or "hw") is the caller's to state, its `capacity` is
+    filled in from the gateway's readings unless given. What only an engine knows is null unless it is the stub.
+    Raises `aiohttp.ClientError` when the gateway cannot be reached at all.
     """
     return asyncio.run(_Replay(plans, target, duration_s, unloaded_s, end_group, sample_s).run(dict(meta or {})))
 
@@ -76,6 +77,7 @@ class _Replay:
         self.calls: list[tuple[Any, ...]] = []
         self.samples: list[tuple[Any, ...]] = []
         self.errors: dict[str, int] = {}
+        self.capacity: dict[str, int] = {}
         self._client: aiohttp.ClientSession
         self._began = 0.0
 
@@ -99,6 +101,7 @@ class _Replay:
             for failure in await asyncio.gather(*tasks, *helpers, return_exceptions=True):
                 if isinstance(failure, Exception):
                     raise failure
+        meta.setdefault("capacity", self.capacity)
         meta |= {"duration_s": self.duration_s, "speed": self.target.speed, "errors": self.errors}
         return Records.from_rows(
             self.calls,
@@ -236,7 +239,9 @@ class _Replay:
         due_s = 0.0
         while self.target.gateway:
             async with self._client.get(self.target.base_url + "/sessions?limit=0") as response:
+                state = await response.json()
+                self.capacity |= {name: tokens for name, tokens in state["capacity"].items() if tokens is not None}
                 extra = sum(p.active for p in self.progress if p.plan.group in ("surge", "burst"))
-                self.samples.append(sample_row(await response.json(), self.now(), extra))
+                self.samples.append(sample_row(state, self.now(), extra))
             due_s += self.sample_s
             await self.until(due_s)

@@ -134,6 +134,11 @@ class Operator:
             "reference_budget_tokens": _finite(state.reference_budget_tokens),
             "budget_tokens": _finite(state.budget_tokens),
             "cache_capacity_tokens": capacity,
+            "capacity": {
+                "prefill_cache_tokens": latest.prefill_cache_capacity_tokens,
+                "host_cache_tokens": latest.host_cache_capacity_tokens,
+                "decode_kv_tokens": latest.decode_kv_capacity_tokens,
+            },
             "cliff_tokens": capacity * factor if capacity and factor else None,
             "admitting": state.admitting,
             "ordering": state.ordering,
