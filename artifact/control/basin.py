@@ -174,7 +174,7 @@ class Basin(Policy):
             return "unknown session"
         head = self._parked.head()
         if head is not None and head.session.id != session_id:
-            return f"parked behind {head.session.id}: its priority a + Ŵ/r is lower"
+            return f"parked: {head.session.id} is first in line, by arrival plus predicted peak over r"
         need = self._demand.of(head.footprint_tokens) if head else 0.0
         return (
             f"parked first in line: it needs {need:,.0f} tokens, residents hold {self._demand.tokens():,.0f} "

@@ -152,7 +152,9 @@ def test_parked_sessions_go_by_arrival_plus_predicted_peak_over_r() -> None:
     assert entered == ["small", "large"]  # 60 + 900 of 1,000; "later" still waits
     assert policy.order_key("large") == 30.0
     assert "parked first in line" in policy.explain("later")
-    assert "parked behind" not in policy.explain("small")
+    arrive(policy, "last", 31)
+    assert policy.explain("last").startswith("parked: later is first in line")
+    assert policy.explain("small").startswith("resident")
 
 
 def test_first_prompt_and_adopted_context_bound_the_prediction_from_below() -> None:
