@@ -49,6 +49,7 @@ class Gateway:
         self.operator = Operator(self)
         self.metrics.attach(self)
         self._loops: list[asyncio.Task[None]] = []
+        self._next_reading_s = self._next_control_s = 0.0
 
     def now(self) -> float:
         """Seconds since the gateway was first asked, by a monotonic clock: steps of the wall clock do not show."""
@@ -77,6 +78,7 @@ class Gateway:
         policy = self._make_policy(name, options, self.telemetry.latest)
         self.desk.switch(policy)
         self.policy_name, self.policy_options, self.policy_pending = name, options, ""
+        self._next_control_s = 0.0
         log.warning("policy in charge", extra={"policy": name})
 
     def _first_policy(self) -> Policy:
@@ -89,7 +91,10 @@ class Gateway:
 
     async def start(self) -> None:
         """Begin the background loops (the lifespan does it; tests without a server call it themselves)."""
-        for loop in (self._sweep, self._observe, self._scrape):
+        await self.telemetry.scrape()
+        if self.policy_pending:
+            self._try_pending_policy()
+        for loop in (self._sweep, self._control):
             self._loops.append(asyncio.create_task(self._forever(loop)))
 
     async def stop(self) -> None:
@@ -119,16 +124,21 @@ class Gateway:
         await asyncio.sleep(1.0)
         self.desk.sweep()
 
-    async def _scrape(self) -> None:
+    async def _control(self) -> None:
+        """Read the engines, and let the policy observe what was read when its interval is over."""
+        period_s = min(self.config.scrape_s, self.desk.policy.interval_s)
+        self._next_reading_s = max(self._next_reading_s + period_s, self.now())
+        await self.sleep(self._next_reading_s - self.now())
         await self.telemetry.scrape()
         if self.policy_pending:
-            self.telemetry.signals()
-            try:
-                self.set_policy(self.policy_name, self.policy_options)
-            except CapacitiesUnknown as unknown:
-                log.warning("policy waits, calls pass: " + str(unknown))
-        await self.sleep(self.config.scrape_s)
+            self._try_pending_policy()
+        if self._next_reading_s >= self._next_control_s:
+            self.desk.observe(self.telemetry.signals())
+            self._next_control_s = self._next_reading_s + self.desk.policy.interval_s
 
-    async def _observe(self) -> None:
-        await self.sleep(self.desk.policy.interval_s)
-        self.desk.observe(self.telemetry.signals())
+    def _try_pending_policy(self) -> None:
+        self.telemetry.signals()
+        try:
+            self.set_policy(self.policy_name, self.policy_options)
+        except CapacitiesUnknown as unknown:
+            log.warning("policy waits and calls pass: %s", unknown)
