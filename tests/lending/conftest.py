@@ -22,13 +22,13 @@ def references(engines):
     """What an aggregated engine answers: kind, seeds, turns, first prompt -> outputs by seed; one engine a kind."""
     known = {}
 
-    def answers(kind, wanted):
-        missing = [key for key in wanted if (kind, *key) not in known]
+    def answers(kind, wanted, tokens=8):
+        missing = [key for key in wanted if (kind, tokens, *key) not in known]
         if missing:
             with engines.deploy(kind, ["aggregated"], {"aggregated": ["--max-total-tokens", "32768"]}) as deployment:
                 for seeds, turns, first in missing:
-                    played = engines.play_all(deployment, seeds, 4, turns, first)
-                    known[kind, seeds, turns, first] = [p.outputs for p in played]
-        return [known[kind, *key] for key in wanted]
+                    played = engines.play_all(deployment, seeds, 4, turns, first, tokens=tokens)
+                    known[kind, tokens, seeds, turns, first] = [p.outputs for p in played]
+        return [known[kind, tokens, *key] for key in wanted]
 
     return answers

@@ -1,4 +1,4 @@
-"""Lets recurrent-state models run their Triton kernels in the interpreter: what those kernels' hosts assume of a GPU."""
+"""Lets recurrent-state models run their Triton kernels in the interpreter: what those assume of a GPU."""
 
 import contextlib
 from typing import Any

@@ -5,6 +5,7 @@ Weights as large as `GAIN / sqrt(fan in)` keep the logits apart; the loaders' ow
 the prompt.
 """
 
+import json
 import sys
 from pathlib import Path
 
@@ -71,6 +72,10 @@ def build(kind: str, folder: Path) -> None:
             if weight.dim() >= 2 and "conv1d" not in name:
                 weight.normal_(0.0, GAIN / weight.shape[-1] ** 0.5)
     model.to(dtype).save_pretrained(folder)
+    if kind == "gated-delta":
+        # The engine's config class wants the interval that transformers derives the layer types from and drops.
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**config, "full_attention_interval": 4}))
 
 
 if __name__ == "__main__":
