@@ -82,3 +82,12 @@ def test_spinning_is_bounded():
     began = time.monotonic()
     assert waited(make([0]), [0], 0, [1], max_spins=50) == [f.TIMED_OUT]
     assert time.monotonic() - began < 5.0
+
+
+def test_the_benchmark_measures_nothing_without_a_gpu():
+    if DEVICE == "cuda":
+        pytest.skip("this machine has a GPU: run `python -m artifact.kernels.bench`")
+    from artifact.kernels import bench
+
+    with pytest.raises(SystemExit, match="no GPU"):
+        bench.main()
