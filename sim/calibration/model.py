@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from typing import Literal
 
 import yaml
@@ -60,6 +61,8 @@ class Calibration(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
     name: str
     description: str
+    hybrid: bool
+    """The model has recurrent layers: a cached prefix is usable only where its state was saved, at its end."""
     prefill: Prefill
     decode: Decode
     transfer_s: Quantity
@@ -89,16 +92,17 @@ class Calibration(BaseModel):
 
 
 @cache
-def calibration(name: str) -> Calibration:
-    """The calibration of that name under `sim/calibration`.
+def calibration(name_or_path: str) -> Calibration:
+    """The calibration of that name under `sim/calibration`, or one of a user's own by its file's path.
 
     Raises `ValueError` naming the known ones, or what is wrong in the file.
     """
     folder = files("sim.calibration")
     known = sorted(p.name.removesuffix(".yaml") for p in folder.iterdir() if p.name.endswith(".yaml"))
-    if name not in known:
-        raise ValueError(f"unknown calibration {name!r}: known are {', '.join(known)}")
+    path = folder / f"{name_or_path}.yaml" if name_or_path in known else Path(name_or_path)
+    if not path.is_file():
+        raise ValueError(f"no calibration {name_or_path!r}: known are {', '.join(known)}, or give a YAML file's path")
     try:
-        return Calibration.model_validate(yaml.safe_load((folder / f"{name}.yaml").read_text()))
-    except ValidationError as error:
-        raise ValueError(f"calibration {name!r}: {error}") from error
+        return Calibration.model_validate(yaml.safe_load(path.read_text()))
+    except (ValidationError, yaml.YAMLError) as error:
+        raise ValueError(f"calibration {name_or_path!r}: {error}") from error

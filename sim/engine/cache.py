@@ -21,12 +21,16 @@ class PrefixCache:
     The shared head is always resident and is not counted. A line in use is pinned; the GPU evicts the TAIL of the
     least recently used unpinned line first. The host tier (HiCache, write-through) takes every finished prefix and
     evicts by its own recency. Invariant: `used` = lines' tokens + tokens promised to calls in prefill <= capacity.
+
+    A hybrid model (`end_state`) can continue a line only from its end, where its recurrent state was saved: a line
+    that lost its tail or is asked for less than its length is of no use, so eviction takes lines whole.
     """
 
-    def __init__(self, capacity: int, host_capacity: int, slots: int) -> None:
+    def __init__(self, capacity: int, host_capacity: int, slots: int, end_state: bool = False) -> None:
         self.capacity = capacity
         self.host_capacity = host_capacity
         self.slots = slots
+        self.end_state = end_state
         self.used = 0
         self.host_used = 0
         self.lines: dict[Hashable, Line] = {}
@@ -39,6 +43,9 @@ class PrefixCache:
         line = self.lines.get(key)
         return 0 if line is None else max(line.tokens, line.host)
 
+    def _usable(self, held: int, limit: int) -> int:
+        return 0 if self.end_state and held > limit else min(held, limit)
+
     def acquire(self, key: Hashable, prompt: int, limit: int) -> tuple[int, int, int] | None:
         """Pin the line and find room for the whole prompt (sizes beyond the shared head).
 
@@ -48,7 +55,7 @@ class PrefixCache:
         line = self.lines.get(key)
         if line is None:
             line = self.lines[key] = Line()
-        on_gpu = min(line.tokens, limit)
+        on_gpu = self._usable(line.tokens, limit)
         promised = prompt - on_gpu
         idle = 0 if line.pins else line.tokens
         if self.used + promised - (self._evictable - idle) > self.capacity:
@@ -61,7 +68,7 @@ class PrefixCache:
             self._evict(next(iter(self._lru)), self.used + promised - self.capacity)
         self.used += promised
         line.pins += 1
-        in_host = min(line.host, limit) - on_gpu
+        in_host = self._usable(line.host, limit) - on_gpu
         if in_host > 0:
             self._host_lru.move_to_end(key)
             return on_gpu + in_host, in_host, promised
@@ -99,7 +106,7 @@ class PrefixCache:
 
     def _evict(self, key: Hashable, tokens: int) -> None:
         line = self._lru[key]
-        cut = min(tokens, line.tokens)
+        cut = line.tokens if self.end_state else min(tokens, line.tokens)
         line.tokens -= cut
         self.used -= cut
         self._evictable -= cut
@@ -119,7 +126,7 @@ class PrefixCache:
 
     def _evict_host(self, key: Hashable, tokens: int) -> None:
         line = self._host_lru[key]
-        cut = min(tokens, line.host)
+        cut = line.host if self.end_state else min(tokens, line.host)
         line.host -= cut
         self.host_used -= cut
         if not line.host:

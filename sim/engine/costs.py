@@ -29,6 +29,7 @@ class Costs:
     transfer_s: float
     overhead_s: float
     itl_slo_s: float
+    hybrid: bool
 
     @classmethod
     def of(cls, c: Calibration) -> "Costs":
@@ -49,6 +50,7 @@ class Costs:
             transfer_s=c.transfer_s.value,
             overhead_s=c.call_overhead_s.value,
             itl_slo_s=c.itl_slo_s.value,
+            hybrid=c.hybrid,
         )
 
 

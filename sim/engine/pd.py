@@ -51,7 +51,9 @@ class PDEngine:
         self.on_first_token = on_first_token
         host = int(deployment.host_ratio * costs.cache_tokens)
         self.prefills = [
-            PrefillInstance(env, i, costs, PrefixCache(costs.cache_tokens, host, costs.cache_slots), self._prefilled)
+            PrefillInstance(
+                env, i, costs, PrefixCache(costs.cache_tokens, host, costs.cache_slots, costs.hybrid), self._prefilled
+            )
             for i in range(deployment.prefill)
         ]
         self.decodes = [DecodeInstance(env, i, costs, self._reserved, on_finished) for i in range(deployment.decode)]

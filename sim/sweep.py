@@ -1,0 +1,96 @@
+"""Many scenarios on many processes, each run once and kept."""
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import contextmanager
+from functools import cache, partial
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from artifact.records.schema import Records
+from artifact.records.store import RunStore
+from artifact.workload.load import Load
+from sim.calibration.model import calibration
+from sim.run import run
+from sim.scenario import Scenario
+
+DETERMINING_PACKAGES = ("sim", "artifact.control", "artifact.baselines", "artifact.workload", "artifact.records")
+"""Source whose change makes a kept run stale."""
+
+
+def run_all(
+    scenarios: Sequence[Scenario],
+    store: Path,
+    workers: int | None = None,
+    scheduler: str | None = None,
+    label: str = "runs",
+) -> list[Records]:
+    """The records of every scenario, in order; those already in the store are not run again.
+
+    `workers`: processes (default: all cores). `scheduler`: address of a Dask cluster that shares the store's folder.
+    Interrupted sweeps resume, since every finished run is kept at once.
+    """
+    runs = RunStore(store)
+    keys = [RunStore.key(determinants(s)) for s in scenarios]
+    missing = {key: s for key, s in zip(keys, scenarios, strict=True) if not runs.path(key).is_dir()}
+    if missing:
+        with _executor(workers, scheduler) as executor, _progress() as progress:
+            task = progress.add_task(label, total=len(missing))
+            futures = [executor.submit(partial(_run_and_keep, store), key, s) for key, s in missing.items()]
+            for future in futures:
+                future.result()
+                progress.advance(task)
+    return [Records.load(runs.path(key)) for key in keys]
+
+
+def determinants(scenario: Scenario) -> dict[str, Any]:
+    """Everything that decides a run's bytes."""
+    return {
+        "scenario": scenario.model_dump(mode="json"),
+        "calibration": calibration(scenario.deployment.calibration).model_dump(mode="json"),
+        "trace": _trace_digest(scenario.load),
+        "code": code_version(),
+    }
+
+
+@cache
+def code_version() -> str:
+    """Hash of the source that decides a run."""
+    digest = hashlib.sha256()
+    for package in DETERMINING_PACKAGES:
+        root = Path(str(files(package)))
+        for path in sorted(p for p in root.rglob("*") if p.suffix in (".py", ".jsonl")):
+            digest.update(str(path.relative_to(root)).encode())
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _trace_digest(load: Load) -> str | None:
+    """A trace file is part of what determines a run; a synthesised workload is code."""
+    path = Path(load.workload)
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path.is_file() else None
+
+
+def _run_and_keep(store: Path, key: str, scenario: Scenario) -> None:
+    RunStore(store).put(key, run(scenario))
+
+
+@contextmanager
+def _executor(workers: int | None, scheduler: str | None) -> Iterator[Executor]:
+    if scheduler:
+        from distributed import Client
+
+        with Client(scheduler) as client:
+            yield client.get_executor()
+    else:
+        with ProcessPoolExecutor(workers or os.cpu_count()) as pool:
+            yield pool
+
+
+def _progress() -> Progress:
+    return Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
