@@ -101,6 +101,11 @@ class Driver:
             call.order = self.policy.order_key(session.id)
         self.engine.submit(call)
 
+    def scheduled(self, call: EngineCall) -> None:
+        """A fact for the policy only: within an engine step nothing is decided."""
+        now = self.env.now
+        self.policy.started(call.session.id, now - call.released, call.cached, now)
+
     def first_token(self, call: EngineCall) -> None:
         session: LiveSession = call.session
         if session.started_s is None:
@@ -123,6 +128,9 @@ class Driver:
             self._depart(session, "completed")
             self._decide()
         else:
+            pin_s = self.policy.pin_s(session.id, now)
+            if pin_s > 0:
+                self.engine.hold(call, session.plan.arrival_s, pin_s)
             gap = session.trajectory.gap_before_s[session.next_call] + self.engine.costs.overhead_s
             self._after(gap, self._ready, session)
 
@@ -152,6 +160,7 @@ class Driver:
         session.outcome = outcome
         if session.home is not None:
             session.home.homes -= 1
+        self.engine.forget(session)
         self.policy.depart(session.id, self.env.now)
 
     # Policy ----------------------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ from typing import Any
 
 from simpy import Environment
 
-from artifact.baselines.registry import PolicyContext, make_policy
 from artifact.control.policy import Policy
 from artifact.records.schema import Records
 from artifact.workload.catalog import workload
@@ -15,6 +14,7 @@ from sim.calibration.model import calibration
 from sim.driver import Driver
 from sim.engine.costs import Costs, unloaded_duration
 from sim.engine.pd import PDEngine
+from sim.policies import scenario_policy
 from sim.scenario import Scenario
 
 
@@ -29,7 +29,8 @@ def run(scenario: Scenario) -> Records:
 class Simulation:
     """A run in the making, so that an experiment can stop it, look, change something and go on."""
 
-    def __init__(self, scenario: Scenario) -> None:
+    def __init__(self, scenario: Scenario, policy: Policy | None = None) -> None:
+        """`policy` takes the place of the one that the scenario names, for experiments with one of their own."""
         self.scenario = scenario
         deployment = scenario.deployment
         self.costs = _costs(deployment.calibration)
@@ -38,13 +39,21 @@ class Simulation:
         self.trajectories = workload(scenario.load.workload)
         plans = plan_sessions(scenario.load, self.trajectories, scenario.seed, self.unloaded)
         self._check(plans)
+        policy = policy or scenario_policy(scenario)
         late = scenario.policy.from_s > 0
-        policy = Policy() if late else self._policy()
-        self.driver = Driver(self.env, scenario, policy, plans)
-        self.engine = PDEngine(self.env, deployment, self.costs, self.driver.first_token, self.driver.finished)
+        self.driver = Driver(self.env, scenario, Policy() if late else policy, plans)
+        self.engine = PDEngine(
+            self.env,
+            deployment,
+            self.costs,
+            self.driver.first_token,
+            self.driver.finished,
+            self.driver.scheduled,
+            policy.reserve_after_prefill,
+        )
         self.driver.start(self.engine)
         if late:
-            self._at(scenario.policy.from_s, lambda: self.driver.switch(self._policy()))
+            self._at(scenario.policy.from_s, lambda: self.driver.switch(policy))
         if (end := scenario.end_group) is not None:
             self._at(end.at_s, lambda: self._end(end.group))
 
@@ -77,10 +86,6 @@ class Simulation:
 
     def _at(self, time_s: float, then: Any) -> None:
         self.env.timeout(time_s - self.env.now).callbacks.append(lambda _: then())
-
-    def _policy(self) -> Policy:
-        choice = self.scenario.policy
-        return make_policy(choice.name, PolicyContext(seed=self.scenario.seed, parameters=choice.parameters))
 
     def _meta(self) -> dict[str, Any]:
         load = self.scenario.load

@@ -17,8 +17,9 @@ class Deployment(BaseModel):
     host_ratio: float = Field(default=0.0, ge=0)
     """Host tier over GPU prefix cache; 0: GPU only."""
     router: Literal["affinity", "cache_aware", "least_loaded"] = "affinity"
-    reserve_at: Literal["arrival", "prefill_end"] = "arrival"
-    """When a call takes its decode memory: before prefill (SGLang) or at prefill completion (paper A §6.6)."""
+    reserve_at: Literal["arrival", "prefill_end"] | None = None
+    """When a call takes its decode memory: before prefill (SGLang) or at prefill completion (paper A §6.6). None: as
+    the engine of the policy does (`Policy.reserve_after_prefill`)."""
 
 
 class EndGroup(BaseModel):

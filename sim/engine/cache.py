@@ -97,6 +97,17 @@ class PrefixCache:
             else:
                 self._forget_if_empty(key, line)
 
+    def hold(self, key: Hashable) -> bool:
+        """Pin what the GPU holds of a line, until `release`; False if that is nothing."""
+        line = self.lines.get(key)
+        if line is None or not line.tokens:
+            return False
+        if not line.pins:
+            del self._lru[key]
+            self._evictable -= line.tokens
+        line.pins += 1
+        return True
+
     def preload(self, key: Hashable, tokens: int) -> None:
         """Place a prefix as if just used, as far as there is room (warm start)."""
         got = self.acquire(key, tokens, tokens)

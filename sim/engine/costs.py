@@ -5,8 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from artifact.control.capacity import Capacities
 from artifact.workload.trajectory import Trajectory
 from sim.calibration.model import Calibration
+from sim.scenario import Deployment
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,19 @@ class Costs:
             hybrid=c.hybrid,
         )
 
+    def prefill_s(self, tokens: int) -> float:
+        """Seconds to prefill a context of so many tokens from nothing, alone."""
+        return float(_prefill_s(self, np.array(tokens, float), np.array(tokens, float)))
+
+
+def capacities(deployment: Deployment, costs: Costs) -> Capacities:
+    """KV tokens over all instances of a deployment."""
+    return Capacities(
+        prefill_cache_tokens=costs.cache_tokens * deployment.prefill,
+        decode_kv_tokens=costs.kv_tokens * deployment.decode,
+        host_cache_tokens=int(deployment.host_ratio * costs.cache_tokens) * deployment.prefill,
+    )
+
 
 def unloaded_duration(costs: Costs) -> Callable[[Trajectory, int], float]:
     """Seconds that a trajectory takes from call `first` on, alone on the engine (paper A §7.1, slowdown's reference):
@@ -74,12 +89,16 @@ def _remaining(t: Trajectory, costs: Costs) -> np.ndarray:
     new = np.array(t.new_tokens, float)
     new[0] -= t.shared_head_tokens
     steps = np.maximum(np.array(t.output_tokens, float) - 1, 0)
-    chunks = np.ceil(new / costs.chunk_tokens)
-    prefill = (
-        chunks * costs.prefill_fixed_s
-        + new * costs.prefill_token_s
-        + new * (prompt - new / 2) * costs.prefill_position_s
-    )
+    prefill = _prefill_s(costs, new, prompt)
     step = costs.decode_fixed_s + costs.decode_request_s + costs.decode_context_s * (prompt + steps / 2)
     per_call = np.array(t.gap_before_s) + costs.overhead_s + prefill + costs.transfer_s + steps * step
     return per_call[::-1].cumsum()[::-1]
+
+
+def _prefill_s(costs: Costs, new: np.ndarray, prompt: np.ndarray) -> np.ndarray:
+    """Seconds to prefill the last `new` tokens of prompts, in full chunks and alone."""
+    return (
+        np.ceil(new / costs.chunk_tokens) * costs.prefill_fixed_s
+        + new * costs.prefill_token_s
+        + new * (prompt - new / 2) * costs.prefill_position_s
+    )

@@ -2,6 +2,8 @@
 
 early reservation (SGLang):   router -> decode memory -> prefill queue -> prefill -> transfer -> decode
 at prefill completion:        router -> prefill queue -> prefill -> decode memory -> transfer -> decode
+
+What policies add, nothing by default: pins on prefill's lines.
 """
 
 from collections.abc import Callable
@@ -11,8 +13,9 @@ from simpy import Environment, Event
 
 from sim.engine.cache import PrefixCache
 from sim.engine.call import EngineCall, Stage
-from sim.engine.costs import Costs
+from sim.engine.costs import Costs, capacities
 from sim.engine.decode import DecodeInstance
+from sim.engine.pins import Pins
 from sim.engine.prefill import PrefillInstance
 from sim.engine.routers import ROUTERS, home
 from sim.scenario import Deployment
@@ -34,7 +37,10 @@ class Occupancy(NamedTuple):
 
 
 class PDEngine:
-    """`on_first_token(call)` and `on_finished(call)` are the engine's only words to the outside."""
+    """`on_scheduled`, `on_first_token` and `on_finished`, each with a call, are the engine's only words to the outside.
+
+    `reserve_after_prefill` is the default of a deployment that does not say when decode memory is reserved.
+    """
 
     def __init__(
         self,
@@ -43,16 +49,26 @@ class PDEngine:
         costs: Costs,
         on_first_token: Callable[[EngineCall], None],
         on_finished: Callable[[EngineCall], None],
+        on_scheduled: Callable[[EngineCall], None] = lambda call: None,
+        reserve_after_prefill: bool = False,
     ) -> None:
         self.env = env
         self.costs = costs
-        self.late = deployment.reserve_at == "prefill_end"
+        self.capacities = capacities(deployment, costs)
+        self.late = reserve_after_prefill if deployment.reserve_at is None else deployment.reserve_at == "prefill_end"
         self.route = ROUTERS[deployment.router]
         self.on_first_token = on_first_token
-        host = int(deployment.host_ratio * costs.cache_tokens)
+        self.pins = Pins(env)
+        host = self.capacities.host_cache_tokens // deployment.prefill
         self.prefills = [
             PrefillInstance(
-                env, i, costs, PrefixCache(costs.cache_tokens, host, costs.cache_slots, costs.hybrid), self._prefilled
+                env,
+                i,
+                costs,
+                PrefixCache(costs.cache_tokens, host, costs.cache_slots, costs.hybrid),
+                self.pins,
+                on_scheduled,
+                self._prefilled,
             )
             for i in range(deployment.prefill)
         ]
@@ -61,16 +77,16 @@ class PDEngine:
     @property
     def cache_capacity(self) -> int:
         """C_G over all prefill instances."""
-        return self.costs.cache_tokens * len(self.prefills)
+        return self.capacities.prefill_cache_tokens
 
     @property
     def host_capacity(self) -> int:
         """C_H, inclusive of what the GPU holds too."""
-        return sum(p.cache.host_capacity for p in self.prefills)
+        return self.capacities.host_cache_tokens
 
     @property
     def kv_capacity(self) -> int:
-        return self.costs.kv_tokens * len(self.decodes)
+        return self.capacities.decode_kv_tokens
 
     def outstanding_tokens(self) -> int:
         """Uncached prompt tokens of the calls waiting for or in prefill, at today's cache contents."""
@@ -81,7 +97,16 @@ class PDEngine:
         cache = home(session, self.prefills).cache
         cache.preload(session.id, prompt - session.trajectory.shared_head_tokens)
 
+    def hold(self, call: EngineCall, arrival_s: float, for_s: float) -> None:
+        """Pin a finished call's prefix where it was prefilled, for its session's next call."""
+        self.pins.hold(call.key, call.prefill, arrival_s, for_s)
+
+    def forget(self, session: Any) -> None:
+        """The session is over: nothing is kept for it on purpose."""
+        self.pins.drop(session.id)
+
     def submit(self, call: EngineCall) -> None:
+        self.pins.expect(call.key)
         call.prefill = self.route(call, self.prefills)
         call.decode = min(self.decodes, key=lambda d: (len(d.waiting), d.kv_running + d.kv_idle))
         if self.late:
@@ -133,7 +158,7 @@ class PDEngine:
 
     def _prefilled(self, call: EngineCall) -> None:
         if call.aborted:
-            call.prefill.cache.release(call.key)
+            call.prefill.let_go(call)
             if not self.late:
                 call.decode.cancel_reservation(call)
         elif self.late:

@@ -7,21 +7,32 @@ from simpy import Environment, Event
 from sim.engine.cache import PrefixCache
 from sim.engine.call import CallQueue, EngineCall, Stage
 from sim.engine.costs import Costs
+from sim.engine.pins import Pins
 
 
 class PrefillInstance:
     """Serves calls in queue order. The prefix match is taken when a call is scheduled, not when it arrives.
 
-    `on_done(call)` is told when a prompt is computed; the line stays pinned until `let_go(call)`.
+    `on_scheduled(call)` is told when a call's prompt has been matched, `on_done(call)` when it is computed; the line
+    stays pinned until `let_go(call)`.
     """
 
     def __init__(
-        self, env: Environment, number: int, costs: Costs, cache: PrefixCache, on_done: Callable[[EngineCall], None]
+        self,
+        env: Environment,
+        number: int,
+        costs: Costs,
+        cache: PrefixCache,
+        pins: Pins,
+        on_scheduled: Callable[[EngineCall], None],
+        on_done: Callable[[EngineCall], None],
     ) -> None:
         self.env = env
         self.number = number
         self.costs = costs
         self.cache = cache
+        self.pins = pins
+        self.on_scheduled = on_scheduled
         self.on_done = on_done
         self.queue = CallQueue()
         self.busy = False
@@ -31,6 +42,8 @@ class PrefillInstance:
         self.computed_tokens = 0
         self._chunked: EngineCall | None = None
         self.in_batch = 0
+        self.matched = 0
+        """Calls whose lines are in use, from their match to `let_go`."""
         self.homes = 0
         """Live sessions that an affinity router keeps here."""
 
@@ -56,8 +69,9 @@ class PrefillInstance:
         self.queue.remove(call)
 
     def let_go(self, call: EngineCall) -> None:
-        """The transfer is over: the prompt may be evicted."""
+        """The transfer is over, or the call given up: the prompt may be evicted."""
         self.cache.release(call.key)
+        self.matched -= 1
         if not self.busy and self.queue:
             self._step()
 
@@ -94,15 +108,22 @@ class PrefillInstance:
             self.env.timeout(duration, finished).callbacks.append(self._step_done)
 
     def _schedule_next(self) -> EngineCall | None:
-        """Match and pin the head of the queue; None when it is empty or the cache has no room for its prompt."""
+        """Match and pin the head of the queue; None when it is empty or the cache has no room for its prompt.
+
+        When no call in progress will make room, policies' pins do, the latest-arrived session's first.
+        """
         call = self.queue.peek()
         if call is None:
             return None
         head = call.head
         room = self.cache.acquire(call.key, call.prompt - head, call.limit - head)
+        while room is None and not self.matched and self.pins.drop_latest(self):
+            room = self.cache.acquire(call.key, call.prompt - head, call.limit - head)
         if room is None:
             return None
         self.queue.pop()
+        self.matched += 1
+        self.pins.drop(call.key)
         cached, call.cached_host, call.extra = room
         call.cached = head + cached
         call.position = call.cached
@@ -111,6 +132,7 @@ class PrefillInstance:
         call.stage = Stage.PREFILL
         self.prompt_tokens += call.prompt
         self.cached_tokens += call.cached
+        self.on_scheduled(call)
         return call
 
     def _step_done(self, event: Event) -> None:

@@ -1,0 +1,60 @@
+"""Prefixes that a policy keeps in prefill caches while tools run (Continuum's time to live)."""
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from simpy import Environment, Event
+
+if TYPE_CHECKING:
+    from sim.engine.prefill import PrefillInstance
+
+
+@dataclass(eq=False, slots=True)
+class Pin:
+    key: Hashable
+    instance: "PrefillInstance"
+    arrival_s: float
+    """Of the session."""
+    needed: bool = False
+    """The session's next call waits; the pin then outlives its deadline, until that call is scheduled."""
+
+
+class Pins:
+    """One pin a line, dropped at its deadline, when the next call of its session is scheduled, or at that one's end."""
+
+    def __init__(self, env: Environment) -> None:
+        self.env = env
+        self._pins: dict[Hashable, Pin] = {}
+
+    def __len__(self) -> int:
+        return len(self._pins)
+
+    def hold(self, key: Hashable, instance: "PrefillInstance", arrival_s: float, for_s: float) -> None:
+        """Keep what this instance's GPU still holds of the line for `for_s` seconds."""
+        self.drop(key)
+        if instance.cache.hold(key):
+            pin = self._pins[key] = Pin(key, instance, arrival_s)
+            self.env.timeout(for_s, pin).callbacks.append(self._expire)
+
+    def expect(self, key: Hashable) -> None:
+        """The line's next call has come."""
+        if (pin := self._pins.get(key)) is not None:
+            pin.needed = True
+
+    def drop(self, key: Hashable) -> None:
+        if (pin := self._pins.pop(key, None)) is not None:
+            pin.instance.cache.release(key)
+
+    def drop_latest(self, instance: "PrefillInstance") -> bool:
+        """Give up the pin of the session that arrived last on this instance; False if there is none."""
+        here = [pin for pin in self._pins.values() if pin.instance is instance]
+        if not here:
+            return False
+        self.drop(max(here, key=lambda pin: pin.arrival_s).key)
+        return True
+
+    def _expire(self, event: Event) -> None:
+        pin: Pin = event._value
+        if self._pins.get(pin.key) is pin and not pin.needed:
+            self.drop(pin.key)

@@ -1,0 +1,72 @@
+"""What the simulator gives a policy to be built from: capacities, predictions, engine costs, a deployment profile."""
+
+import math
+from dataclasses import dataclass
+from functools import cache
+from statistics import NormalDist
+
+from artifact.baselines.registry import PolicyContext, make_policy
+from artifact.control.policy import Policy, SessionFacts
+from artifact.control.predictor import CrossFittedPeaks, score
+from artifact.control.profile import DeploymentProfile
+from artifact.workload.catalog import workload
+from sim.calibration.model import calibration
+from sim.engine.costs import Costs, capacities
+from sim.scenario import Scenario
+
+
+def scenario_policy(scenario: Scenario) -> Policy:
+    """The policy that a scenario names. Raises `ValueError` naming what in it is wrong."""
+    choice, load = scenario.policy, scenario.load
+    costs = Costs.of(calibration(scenario.deployment.calibration))
+    peaks = Peaks(load.workload, load.output_scale)
+    context = PolicyContext(
+        seed=scenario.seed,
+        parameters=choice.parameters,
+        capacities=capacities(scenario.deployment, costs),
+        profile=_profile(scenario) if choice.name.startswith("basin") else None,
+        predict=peaks,
+        revise=peaks.revise,
+        reload_s=costs.prefill_s,
+    )
+    return make_policy(choice.name, context)
+
+
+@dataclass(frozen=True)
+class Peaks:
+    """Cross-fitted peaks of a workload's sessions, fitted when first asked for and once a process."""
+
+    workload: str
+    output_scale: float
+
+    def __call__(self, session: SessionFacts) -> float:
+        return self._fitted()[0](session)
+
+    def revise(self, session: SessionFacts, context_tokens: int) -> float:
+        """Median of the lognormal around the prediction, with the predictor's own error, given that the peak is no
+        less than the context reached."""
+        peaks, error = self._fitted()
+        normal = NormalDist(math.log(peaks(session)), error)
+        reached = normal.cdf(math.log(context_tokens))
+        # Far beyond the prediction the rest of the distribution is out of a float's reach: the context is the peak.
+        return (
+            max(math.exp(normal.inv_cdf((1 + reached) / 2)), context_tokens) if reached < 1 - 1e-9 else context_tokens
+        )
+
+    def _fitted(self) -> tuple[CrossFittedPeaks, float]:
+        return _cross_fitted(self.workload, self.output_scale)
+
+
+@cache
+def _cross_fitted(name: str, output_scale: float) -> tuple[CrossFittedPeaks, float]:
+    trajectories = [t.scaled(output=output_scale) for t in workload(name)]
+    peaks = CrossFittedPeaks(trajectories)
+    facts = [SessionFacts(t.id, 0.0, t.prompt_tokens[0], t.task_text) for t in trajectories]
+    return peaks, score([peaks(f) for f in facts], trajectories).log_error_std
+
+
+def _profile(scenario: Scenario) -> DeploymentProfile:
+    from sim.profile import profile  # the ramp runs on the simulator, which builds its policies here
+
+    load = scenario.load
+    return profile(scenario.deployment, load.workload, load.tool_time_scale, load.output_scale)
