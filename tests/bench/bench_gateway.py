@@ -22,6 +22,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
+import aiohttp
+import httpx
 import typer
 import uvloop
 from gateway_load import Connection, load, request
@@ -44,12 +46,20 @@ def main(
 ) -> None:
     """Print first-byte time, CPU a streamed call and calls a second of this gateway and its peers."""
     commands = {"basin": OURS, **dict(p.split("=", 1) for p in peer or ())}
-    absent = [name for name, command in commands.items() if shutil.which(shlex.split(command)[0]) is None]
+    absent = {
+        name: "its program is not installed"
+        for name, command in commands.items()
+        if shutil.which(shlex.split(command)[0]) is None
+    }
     results: dict[str, dict[str, float]] = {}
     with serving(f"{sys.executable} {HERE / 'gateway_load.py'} {{port}}", "") as (mock_port, _):
         for name in (n for n in commands if n not in absent):
-            with serving(commands[name], f"http://127.0.0.1:{mock_port}") as (port, pid):
-                results[name] = measure(mock_port, port, pid, calls)
+            try:
+                with serving(commands[name], f"http://127.0.0.1:{mock_port}") as (port, pid):
+                    results[name] = measure(mock_port, port, pid, calls)
+            except (RuntimeError, OSError) as error:
+                absent[name] = str(error)
+        results["clients"] = client_cpu_ms(f"http://127.0.0.1:{mock_port}/v1/chat/completions", calls)
         if parked:
             results["basin"] |= park(f"http://127.0.0.1:{mock_port}", commands["basin"], parked)
     show(results, absent)
@@ -78,6 +88,32 @@ def measure(mock_port: int, port: int, pid: int, calls: int) -> dict[str, float]
         "plain_per_s": 4 * calls / wall_s,
         "plain_per_cpu_s": 4 * calls / plain_cpu_s,
     }
+
+
+def client_cpu_ms(url: str, calls: int) -> dict[str, float]:
+    """CPU (ms) that reading a streamed answer costs with each of the two HTTP clients the gateway could use."""
+    body = request("m", "/", True, PROMPT_BYTES, "c").partition(b"\r\n\r\n")[2]
+
+    async def with_aiohttp() -> None:
+        async with aiohttp.ClientSession() as client:
+            for _ in range(calls):
+                async with client.post(url, data=body) as response:
+                    while await response.content.readany():
+                        pass
+
+    async def with_httpx() -> None:
+        async with httpx.AsyncClient() as client:
+            for _ in range(calls):
+                async with client.stream("POST", url, content=body) as response:
+                    async for _ in response.aiter_raw():
+                        pass
+
+    costs = {}
+    for name, run in (("aiohttp", with_aiohttp), ("httpx", with_httpx)):
+        began = time.process_time()
+        uvloop.run(run())
+        costs[f"{name}_cpu_ms_streamed"] = 1e3 * (time.process_time() - began) / calls
+    return costs
 
 
 def park(upstream: str, command: str, sessions: int) -> dict[str, float]:
@@ -126,7 +162,8 @@ def serving(command: str, upstream: str) -> Iterator[tuple[int, int]]:
         wait_for(port, process)
         yield port, process.pid
     finally:
-        os.killpg(process.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
@@ -157,11 +194,11 @@ def resident_kb(pid: int) -> int:
     return int(line.split()[1])
 
 
-def show(results: dict[str, dict[str, float]], absent: list[str]) -> None:
+def show(results: dict[str, dict[str, float]], absent: dict[str, str]) -> None:
     for name, numbers in results.items():
         print(f"{name:16}" + "  ".join(f"{key} {value:.3g}" for key, value in numbers.items()))
-    for name in absent:
-        print(f"{name:16}absent: its program is not installed")
+    for name, reason in absent.items():
+        print(f"{name:16}absent: {reason}")
 
 
 if __name__ == "__main__":
