@@ -1,5 +1,6 @@
 """A run against its pair: the same base arrivals without the surge (paper A §3.2, Fig. 4)."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -45,25 +46,24 @@ def duration_ratio(records: Records, paired: Records, bin_s: float = 600.0, from
     return bins.assign(end_s=bins["start_s"] + bin_s)[["start_s", "end_s", "ratio", "sessions"]]
 
 
-def normal_band(paired: Records) -> Band:
-    """The worst 2-minute window of the paired run after its first five minutes, with a quarter of slack on TTFT and
-    on the miss rate: what a run must stay within to be as good as undisturbed.
+def normal_band(controls: Sequence[Records]) -> Band:
+    """What undisturbed runs stay within: the worst 2-minute window of all of them after their first five minutes, with
+    a quarter of slack on TTFT and on the miss rate.
 
-    A pair that degrades by itself does not make that normal: TTFT stays bounded by the 5 s, and the hit rate by 0.10
+    A control that degrades by itself does not make that normal: TTFT stays bounded by the 5 s, and the hit rate by 0.10
     below that of minutes 5-15, at which §7.1 would call a window degraded and its reuse lost."""
-    normal = windows(paired, start_s=WARM_UP_S)
+    normal = pd.concat([windows(control, start_s=WARM_UP_S) for control in controls])
     miss = 1 - normal["hit_rate"].min()
-    kept = hit_before_trigger(paired) - HIT_DROP
+    kept = float(np.median([hit_before_trigger(control) for control in controls])) - HIT_DROP
     return Band(
         min(float(normal["ttft_p50_s"].max() * (1 + BAND_SLACK)), MAX_TTFT_S),
         max(float(1 - miss * (1 + BAND_SLACK)), kept),
     )
 
 
-def time_to_normal(records: Records, paired: Records, from_s: float) -> float:
-    """Minutes after `from_s` from which every later 2-minute window lies within the paired run's `normal_band`;
-    infinite if the last window does not. A window in which nothing was released or scheduled is not normal."""
-    band = normal_band(paired)
+def time_to_normal(records: Records, band: Band, from_s: float) -> float:
+    """Minutes after `from_s` from which every later 2-minute window lies within the band; infinite if the last window
+    does not. A window in which nothing was released or scheduled is not normal."""
     course = windows(records, start_s=from_s)
     outside = ~((course["ttft_p50_s"] <= band.ttft_s) & (course["hit_rate"] >= band.hit_rate)).to_numpy()
     if outside[-1]:

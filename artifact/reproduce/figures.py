@@ -11,7 +11,8 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
 
 from artifact.metrics import Interval
 from artifact.records.schema import Records
@@ -53,8 +54,13 @@ ARMS = {
 MARKS = {"sim": "simulated", "synthetic": "synthetic workload", "stub": "stub engine, not a measurement"}
 """What a figure says of its data by `source`; data measured on hardware or read from a trace need no mark."""
 
+MARK_IN = 0.14
+MARK_COLOR = "#444444"
+
 COLUMN_IN = 3.35
 """Width of a column of the paper, inches."""
+PANELS_IN = 1.5 * COLUMN_IN
+"""Width of two panels side by side: half as much again as in the paper, so that they read well on a screen."""
 
 
 def use_style() -> None:
@@ -74,17 +80,31 @@ def use_style() -> None:
     )
 
 
+def panels(rows: int, height_in: float = 1.75) -> tuple[Figure, np.ndarray]:
+    """A figure of two panels a row, in the style of all; returns it and its axes, row by row."""
+    use_style()
+    sns.set_context("paper", font_scale=0.85)
+    fig, axes = plt.subplots(rows, 2, figsize=(PANELS_IN, rows * height_in))
+    return fig, axes.ravel()
+
+
+def under(ax: Axes, letter: str, title: str, label: str = "Time (min)") -> None:
+    """Label the x axis and put the panel's title below it, as the papers do."""
+    ax.set_xlabel(f"{label}\n({letter}) {title}")
+
+
 def shade(ax: Axes, interval_s: Interval, label: str | None = None) -> None:
     """Shade the surge on an axis of minutes."""
     ax.axvspan(interval_s[0] / 60, interval_s[1] / 60, color=GREY, alpha=0.2, lw=0, zorder=0, label=label)
 
 
 def log_axis(ax: Axes, axis: str = "y", ticks: Sequence[float] | None = None) -> None:
-    """A logarithmic "x" or "y" axis with plain numbers at the ticks (0.5, 1, 10, not powers)."""
+    """A logarithmic "x" or "y" axis with plain numbers at the ticks (0.5, 1, 10, not powers), only `ticks` if given."""
     ax.set(**{f"{axis}scale": "log"})
     which = ax.xaxis if axis == "x" else ax.yaxis
     if ticks is not None:
         which.set_ticks(list(ticks))
+        which.set_minor_locator(NullLocator())
     which.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     which.set_minor_formatter(NullFormatter())
 
@@ -116,6 +136,13 @@ def course(
     return drawn
 
 
+def _mark(fig: Figure, text: str) -> None:
+    """Write `text` at the top right, in a strip of its own where the layout can make room."""
+    if isinstance(layout := fig.get_layout_engine(), ConstrainedLayoutEngine):
+        layout.set(rect=(0, 0, 1, 1 - MARK_IN / fig.get_figheight()))
+    fig.text(0.995, 0.995, text, ha="right", va="top", fontsize=7, style="italic", color=MARK_COLOR)
+
+
 def provenance(runs: Iterable[Records]) -> dict[str, Any]:
     """Where the data of a figure come from: `source`, `scenarios` (distinct ones, seeds apart), `seeds`, `commit`."""
     metas = [run.meta for run in runs]
@@ -143,21 +170,23 @@ def save(
     """Write `name`.pdf, .png, .csv (the plotted data) and .json (the provenance, `meta`).
 
     They go to `figures/` at the full profile, to `build/figures/` otherwise. Data that are not measured are marked so
-    in the figure itself, and the provenance stands in the files' metadata, too. Raises `ValueError` for a `meta`
-    without `source` or an unknown profile."""
+    in the figure itself, beside `meta`'s `note` if it has one, and the provenance stands in the files' metadata, too.
+    The figure is closed, so that a notebook shows it once. Raises `ValueError` for a `meta` without `source` or an
+    unknown profile."""
     if not meta.get("source"):
         raise ValueError(f"figure {name}: meta has no source; use provenance(runs) or say source='synthetic'")
     root = root or repository_root()
     folder = figures_folder(root, check_profile(profile))
     folder.mkdir(parents=True, exist_ok=True)
     marks = [MARKS[source] for source in str(meta["source"]).split("+") if source in MARKS]
-    if marks:
-        fig.text(0.995, 0.995, ", ".join(marks), ha="right", va="top", fontsize=6, style="italic", color=GREY)
+    if words := marks + ([str(meta["note"])] if meta.get("note") else []):
+        _mark(fig, ", ".join(words))
     about = {"figure": name, "profile": profile, "marks": marks, **meta}
     text = json.dumps(about, sort_keys=True, ensure_ascii=True)
     pdf, png, csv, sidecar = (folder / f"{name}.{kind}" for kind in ("pdf", "png", "csv", "json"))
     fig.savefig(pdf, metadata={"Title": name, "Keywords": text, "CreationDate": None})
     fig.savefig(png, metadata={"Title": name, "Description": text})
     data.to_csv(csv, index=False, float_format="%.6g")
+    plt.close(fig)
     sidecar.write_text(json.dumps(about, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     return [pdf, png, csv, sidecar]

@@ -1,11 +1,16 @@
 """The few things that a figure's notebook needs to stay thin."""
 
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pandas as pd
+from IPython.display import Markdown
+from matplotlib.figure import Figure
 
+from artifact.reproduce.claims import load_claims
+from artifact.reproduce.figures import provenance, save
 from artifact.reproduce.ledger import evaluate_claims, write_part
 from artifact.reproduce.paths import check_profile, repository_root
 from artifact.reproduce.registry import Runs
@@ -31,8 +36,46 @@ def show_claims(
 ) -> pd.DataFrame:
     """Evaluate a figure's claims on its runs, write its part of the ledger, and return the table to display.
 
-    The arguments are those of `evaluate_claims`; the wall time is that since the notebook imported this module."""
+    The arguments are those of `evaluate_claims`; the wall time is that since the notebook imported this module. Without
+    any run there is nothing to write, and what an earlier run of the figure found stays."""
     wall_s = round(time.monotonic() - STARTED, 1)
     entries = evaluate_claims(runs, figure, profile, ids, fitted, source, wall_s)
-    write_part(root or repository_root(), figure, profile, entries)
+    if any(runs.values()):
+        write_part(root or repository_root(), figure, profile, entries)
     return frame(entries)
+
+
+def claim_ids(*patterns: str) -> list[str]:
+    """The claims that match, named in full, so that `show_claims` reports those without runs, too."""
+    return [claim_id for claim_id in load_claims() if any(fnmatchcase(claim_id, pattern) for pattern in patterns)]
+
+
+def show_figure(
+    draw: Callable[[Runs], tuple[Figure, pd.DataFrame]],
+    runs: Runs,
+    name: str,
+    profile: str,
+    note: str = "",
+    root: Path | None = None,
+) -> Figure | Markdown:
+    """Draw a figure from `Records`, save it with its data, and return it to display; `note` is written into it.
+
+    Where an arm has no runs, nothing is drawn and the text says so."""
+    if lacking := missing(runs):
+        return Markdown(lacking)
+    fig, data = draw(runs)
+    meta = provenance(run for seeds in runs.values() for run in seeds)
+    save(fig, data, name, {**meta, "note": note}, profile, root)
+    return fig
+
+
+def show_text(words: Callable[[Runs], str], runs: Runs) -> Markdown:
+    """What `words` finds in the runs, or that there are none."""
+    return Markdown(missing(runs) or words(runs))
+
+
+def missing(runs: Runs) -> str:
+    """Which arms have no runs, in words; "" if all have some."""
+    arms = [f"`{arm}`" for arm, seeds in runs.items() if not seeds]
+    where = "`hw_runs/results/<deployment>/<arm>/seed<k>/`"
+    return f"**Not evaluated: no hardware runs** of {', '.join(arms)} in {where}." if arms else ""

@@ -1,11 +1,17 @@
-"""The runs that figures share, as scenarios by arm."""
+"""The runs that figures share, as scenarios by arm: simulated or loaded, whatever the figure's source."""
 
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from artifact.records.schema import Records
+from artifact.reproduce.notebook import seeds_for
 from artifact.reproduce.paths import repository_root
+from artifact.workload.arrivals import PATTERN_S, RATE_EXCESS, base_stream
+from artifact.workload.catalog import workload
 from artifact.workload.load import Load, ShortBurst, Surge
 
 if TYPE_CHECKING:
@@ -21,19 +27,34 @@ SHORT_UNLOADED_S = 80.0
 """The burst's sessions end within five minutes on a healthy, loaded engine (paper A §3.3). The healthy engine at
 3.3 sessions/min has a median slowdown of 3.7, so they take at most 80 s on an idle one."""
 
+TRAP_DEPLOYMENT = "h100-1p1d"
+"""Folder of that deployment's real runs below `hw_runs/results`."""
+BAILIAN_SEEDS = 30
+BAILIAN_RATES_PER_MIN = (9.0, 20.0)
+"""Our reading of "a single deployment's rate" (paper A §4.1): what H200 1P3D is offered in §7.4."""
+
 Arms = Mapping[str, "Sequence[Scenario]"]
+Runs = dict[str, list[Records]]
 
 
-def trap_h100(seeds: Sequence[int], names: Sequence[str] | None = None, trace: str | None = None) -> Arms:
+def trap_h100(
+    seeds: Sequence[int],
+    names: Sequence[str] | None = None,
+    trace: str | None = None,
+    rate_per_min: float = TRAP_RATE_PER_MIN,
+) -> Arms:
     """Paper A §3.2-3.3: H100 1P1D, GPU-only, with and without surges and short-session bursts, by arm.
 
-    `names` picks arms of `none`, `plus33`, `plus100`, `burst`, `burst_ended`; `trace` replaces the synthesised
-    trajectories by a trace file's.
+    `names` picks arms of `none`, `plus33`, `plus100`, `burst`, `burst_ended`. `trace` replaces the synthesised
+    trajectories by a trace file's. The run starts from the published 42 sessions, or at another trace or rate from the
+    steady population of that.
     """
     from sim.scenario import Deployment, EndGroup, Scenario
 
     deployment = Deployment(calibration="h100", prefill=1, decode=1)
-    base = Load(rate_per_min=TRAP_RATE_PER_MIN, duration_s=TRAP_DURATION_S, warm_sessions=TRAP_WARM_SESSIONS)
+    published = trace is None and rate_per_min == TRAP_RATE_PER_MIN
+    warm = TRAP_WARM_SESSIONS if published else None
+    base = Load(rate_per_min=rate_per_min, duration_s=TRAP_DURATION_S, warm_sessions=warm)
     if trace is not None:
         base = base.model_copy(update={"workload": trace})
     burst = ShortBurst(**TRIGGER, rate_factor=4, max_unloaded_s=SHORT_UNLOADED_S)
@@ -51,9 +72,116 @@ def trap_h100(seeds: Sequence[int], names: Sequence[str] | None = None, trace: s
     }
 
 
-def run_arms(
-    arms: Arms, workers: int | None = None, scheduler: str | None = None, label: str = "runs"
-) -> dict[str, list[Records]]:
+def trap_runs(
+    source: str,
+    names: Sequence[str],
+    profile: str,
+    seeds: Iterable[int] | None = None,
+    workers: int | None = None,
+    scheduler: str | None = None,
+    trace: str | None = None,
+    rate_per_min: float = TRAP_RATE_PER_MIN,
+) -> Runs:
+    """The arms `names` of `trap_h100`, one `Records` a seed: simulated (source "sim", seeds as `seeds_for` gives
+    them), or recorded on hardware ("hw", see `recorded`). Raises `ValueError` for another source, and for a trace or a
+    rate of one's own with "hw", where nothing can be run."""
+    if source == "sim":
+        arms = trap_h100(seeds_for(profile, seeds), names, trace, rate_per_min)
+        return run_arms(arms, workers, scheduler, "runs of H100 1P1D")
+    if source != "hw":
+        raise ValueError(f"source {source!r} is none of sim, hw")
+    if trace is not None or rate_per_min != TRAP_RATE_PER_MIN:
+        raise ValueError(
+            "source 'hw' only loads what was recorded: leave trace and rate_per_min as they are, or use sim"
+        )
+    return recorded(TRAP_DEPLOYMENT, names, seeds)
+
+
+def recorded(
+    deployment: str, names: Sequence[str], seeds: Iterable[int] | None = None, root: Path | None = None
+) -> Runs:
+    """Real runs, from `hw_runs/results/<deployment>/<arm>/seed<k>/` (the tables of `Records.save`).
+
+    The seeds are those that every arm with any run has, so that arms stay paired, of `seeds` only if given. An arm
+    without a run is an empty list."""
+    folder = (root or repository_root()) / "hw_runs" / "results" / deployment
+    found = {name: _by_seed(folder / name) for name in names}
+    wanted = [set(paths) for paths in found.values() if paths] + ([set(seeds)] if seeds is not None else [])
+    common = sorted(set.intersection(*wanted)) if wanted else []
+    return {name: [Records.load(paths[seed]) for seed in common if paths] for name, paths in found.items()}
+
+
+def _by_seed(folder: Path) -> dict[int, Path]:
+    numbered = {path.name.removeprefix("seed"): path for path in folder.glob("seed*")}
+    return {int(number): path for number, path in numbered.items() if number.isdecimal()}
+
+
+class Fitting(NamedTuple):
+    """A trace made to fit: the file to give to a `Load`, and what was left out of it, in words."""
+
+    path: str
+    words: str
+
+
+def fitting_trace(trace: str | Path, calibration_name: str) -> Fitting:
+    """The sessions of a trace file that one instance of the calibration can hold, as a file below `build/traces`.
+
+    A larger one would wait for memory for ever. A relative `trace` is looked for in the current folder, then below the
+    repository root. Raises `FileNotFoundError`, what `artifact.workload.formats.load` raises, and `ValueError` when no
+    session fits."""
+    from artifact.workload.formats import load, save
+    from sim.calibration.model import calibration
+
+    path = next((p for p in (Path(trace), repository_root() / trace) if p.exists()), None)
+    if path is None:
+        raise FileNotFoundError(f"trace {str(trace)!r}: neither in {Path.cwd()} nor below {repository_root()}")
+    engine = calibration(calibration_name)
+    room = min(engine.prefill.cache_tokens.value, engine.decode.kv_tokens.value)
+    loaded = load(path)
+    kept = [t for t in loaded if t.peak_tokens <= room]
+    if not kept:
+        raise ValueError(f"{path}: each of its {len(loaded)} sessions exceeds the {room:.0f} tokens of one instance")
+    digest = hashlib.sha256(repr(kept).encode()).hexdigest()[:12]
+    target = repository_root() / "build" / "traces" / f"{path.stem}-{digest}.jsonl"
+    if not target.is_file():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        draft = target.with_suffix(".tmp")
+        save(draft, kept, "native")
+        draft.replace(target)
+    left_out = f"{len(loaded) - len(kept)} of the {len(loaded)} sessions exceed the {room:,.0f} tokens of one instance"
+    notes = "".join(f"; {note}" for note in loaded.notes)
+    return Fitting(str(target), f"{left_out} and are left out{notes}")
+
+
+def workload_arms() -> dict[str, list[Any]]:
+    """What the claims about workloads look at (paper A §3.1, §4.1, §7.1): the two synthesised sets, and of each
+    Bailian stand-in two hours of arrivals for every one of 30 seeds, thinned to rates spread over 9-20 a minute."""
+    rates = np.linspace(*BAILIAN_RATES_PER_MIN, BAILIAN_SEEDS).tolist()
+    return {
+        "terminal_bench": [workload("terminal-bench")],
+        "swe_bench_pro": [workload("swe-bench-pro")],
+        **{
+            process.replace("-", "_"): [
+                base_stream(_bailian(process, rate), seed).times_s for seed, rate in enumerate(rates)
+            ]
+            for process in RATE_EXCESS
+        },
+    }
+
+
+def _bailian(process: str, rate_per_min: float) -> Load:
+    return Load.model_validate({"process": process, "rate_per_min": rate_per_min, "duration_s": PATTERN_S})
+
+
+def fitted_claims(*calibrations: str) -> set[str]:
+    """Claims that the workloads or any of these calibrations were fitted to."""
+    from artifact.workload.synth import FITTED_CLAIMS
+    from sim.calibration.model import calibration
+
+    return set(FITTED_CLAIMS).union(*(calibration(name).fitted_claims() for name in calibrations))
+
+
+def run_arms(arms: Arms, workers: int | None = None, scheduler: str | None = None, label: str = "runs") -> Runs:
     """Run every arm's scenarios on the simulator, or load what was run before. Returns one `Records` a scenario."""
     from sim.sweep import run_all
 

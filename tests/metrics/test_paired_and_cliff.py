@@ -43,25 +43,25 @@ def calm(ttft_s=1.0, cached=90, disturbed=(), duration_s=1800.0):
 
 
 def test_normal_band_is_the_worst_window_with_a_quarter_of_slack():
-    ttft_s, hit = normal_band(calm(disturbed=(0, 1)))  # the first five minutes do not count
+    ttft_s, hit = normal_band([calm(disturbed=(0, 1))])  # the first five minutes do not count
     assert ttft_s == pytest.approx(1.25) and hit == pytest.approx(1 - 0.1 * 1.25)
 
 
 def test_a_pair_that_degrades_by_itself_does_not_make_that_normal():
-    assert normal_band(calm(disturbed=range(20, 30))) == pytest.approx((5.0, 0.8))
+    assert normal_band([calm(disturbed=range(20, 30))]) == pytest.approx((5.0, 0.8))
 
 
 def test_time_to_normal_is_the_end_of_the_last_window_outside_the_band():
-    paired = calm()
-    assert time_to_normal(calm(disturbed=(15, 16, 20)), paired, 15 * 60) == 6.0  # windows start at minute 15
-    assert time_to_normal(calm(), paired, 15 * 60) == 0.0
-    assert math.isinf(time_to_normal(calm(disturbed=(15, 29, 28)), paired, 14 * 60))
+    band = normal_band([calm()])
+    assert time_to_normal(calm(disturbed=(15, 16, 20)), band, 15 * 60) == 6.0  # windows start at minute 15
+    assert time_to_normal(calm(), band, 15 * 60) == 0.0
+    assert math.isinf(time_to_normal(calm(disturbed=(15, 29, 28)), band, 14 * 60))
     with pytest.raises(ValueError, match="has no whole"):
-        time_to_normal(calm(), paired, 1800)
+        time_to_normal(calm(), band, 1800)
 
 
 def test_time_to_normal_needs_the_hit_rate_too():
-    assert time_to_normal(calm(cached=80), calm(), 15 * 60) == math.inf
+    assert time_to_normal(calm(cached=80), normal_band([calm()]), 15 * 60) == math.inf
 
 
 def falling(hits_by_bin, repeats=3):

@@ -1,0 +1,79 @@
+# Everything happens in .venv; nothing outside the checkout is touched. `make` alone lists the targets.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+WORKERS ?= 2
+PROFILE ?= quick
+
+.DEFAULT_GOAL := help
+.PHONY: help setup lock reproduce smoke test test-slow test-engine bench lint lab report claims environment \
+	setup-sglang-cpu clean
+
+help:  ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
+
+setup: $(VENV)/.ready  ## the pinned CPU environment in .venv
+
+$(VENV)/.ready: requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make setup PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@touch $@
+
+lock:  ## new pins from pyproject.toml, in a clean environment
+	rm -rf build/lock && $(PYTHON) -m venv build/lock
+	build/lock/bin/pip install --quiet --upgrade pip '.[gateway,cluster,dev]'
+	build/lock/bin/python -m artifact.reproduce.environment lock > requirements.lock.new
+	mv requirements.lock.new requirements.lock
+	$(MAKE) environment
+
+environment: setup  ## environment.yml from requirements.lock
+	$(BIN)/python -m artifact.reproduce.environment conda > environment.yml
+
+reproduce: setup  ## the figures (PROFILE=smoke|quick|full), then the claims table
+	$(BIN)/basin reproduce --profile $(PROFILE) --workers $(WORKERS)
+	$(BIN)/basin claims
+
+smoke: setup  ## every figure once, small
+	$(BIN)/basin reproduce --profile smoke --workers $(WORKERS)
+
+test: setup  ## fast tests
+	$(BIN)/pytest -n $(WORKERS)
+
+test-slow: setup  ## long sweeps, notebooks, browsers
+	$(BIN)/pytest -n $(WORKERS) -m slow
+
+test-engine: setup-sglang-cpu  ## against real engines on the CPU
+	$(VENV)-sglang/bin/pytest -m engine
+
+bench: setup  ## speed, as ratios to peers measured in the same run
+	$(BIN)/pytest -m bench -s tests
+
+lint: setup  ## style, types, import rules
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+lab: setup  ## the notebooks in JupyterLab
+	$(BIN)/jupyter lab notebooks
+
+report: setup  ## build/report.html with all figures and verdicts
+	$(BIN)/basin report
+
+claims: setup  ## published against obtained
+	$(BIN)/basin claims
+
+setup-sglang-cpu: setup $(VENV)-sglang/.ready  ## SGLang on the CPU, for the engine tests (about 3 GB)
+
+$(VENV)-sglang/.ready: hw_runs/requirements-sglang-cpu.txt
+	$(PYTHON) -m venv $(VENV)-sglang
+	$(VENV)-sglang/bin/pip install --quiet --disable-pip-version-check -r $<
+	$(VENV)-sglang/bin/pip install --quiet --disable-pip-version-check --no-deps \
+		sglang==0.5.23 nixl==1.5.1 nixl-cu12==1.5.1 sglang-router==0.3.2
+	$(VENV)-sglang/bin/pip install --quiet --disable-pip-version-check --no-deps --editable . --editable tests/engine_support
+	@touch $@
+
+clean:  ## build products; the environments stay
+	rm -rf build .pytest_cache .mypy_cache .ruff_cache .hypothesis

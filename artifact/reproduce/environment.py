@@ -1,0 +1,65 @@
+"""The pinned environment: `requirements.lock` from an installed one, and `environment.yml` from the lock.
+
+python -m artifact.reproduce.environment lock     the pins of the running interpreter's environment
+python -m artifact.reproduce.environment conda    environment.yml
+"""
+
+import re
+import sys
+from collections.abc import Iterable
+from importlib.metadata import distributions
+from pathlib import Path
+
+from artifact.reproduce.paths import repository_root
+
+TOOLS = {"pip", "setuptools", "wheel", "basin-artifact"}
+LOCK_HEADER = """\
+# Pinned CPU set: what `make setup` installs and what the CPU part of environment.yml lists.
+# Regenerate with `make lock`, from the direct dependencies in pyproject.toml.
+"""
+GPU_PINS = ("torch==2.14.1", "triton==3.8.0", "sglang==0.5.23", "nixl==1.5.1")
+"""What the engine extension and the kernels need beside a CUDA driver; pinned with the SGLang that the extension fits."""
+GPU_MARK = "# ---- GPU part: needs a CUDA driver. Delete from here to the end on a machine without one. ----"
+CONDA = """\
+# Conda environment. Written by `make environment` from requirements.lock; do not edit.
+name: basin
+channels:
+  - conda-forge
+dependencies:
+  - python=3.11
+  - pip
+  - pip:
+      # ---- CPU part: the set that `make setup` installs into .venv ----
+{cpu}
+      {mark}
+{gpu}
+"""
+
+
+def pins(lock: str) -> list[str]:
+    """The requirements of a lock file's text, comments left out."""
+    return [line for line in lock.splitlines() if line and not line.startswith("#")]
+
+
+def installed() -> str:
+    """Lock text of the running environment, sorted by name."""
+    names = {_normal(d.name): f"{d.name}=={d.version}" for d in distributions()}
+    return LOCK_HEADER + "".join(f"{names[n]}\n" for n in sorted(names) if n not in TOOLS)
+
+
+def conda(lock: str) -> str:
+    """`environment.yml` with the lock's pins as its CPU part."""
+
+    def items(requirements: Iterable[str]) -> str:
+        return "\n".join(f"      - {requirement}" for requirement in requirements)
+
+    return CONDA.format(cpu=items(pins(lock)), mark=GPU_MARK, gpu=items(GPU_PINS))
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+if __name__ == "__main__":
+    lock_file: Path = repository_root() / "requirements.lock"
+    print({"lock": installed, "conda": lambda: conda(lock_file.read_text())}[sys.argv[1]](), end="")
