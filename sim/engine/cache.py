@@ -50,22 +50,27 @@ class PrefixCache:
         """Pin the line and find room for the whole prompt (sizes beyond the shared head).
 
         Returns (tokens cached in any tier, of those in the host only, tokens promised), or None when even evicting
-        every unpinned line leaves too little room; then nothing has changed.
+        every unpinned line, and of this one what the prompt does not extend, leaves too little room; then nothing has
+        changed.
         """
         line = self.lines.get(key)
         if line is None:
             line = self.lines[key] = Line()
         on_gpu = self._usable(line.tokens, limit)
         promised = prompt - on_gpu
-        idle = 0 if line.pins else line.tokens
-        if self.used + promised - (self._evictable - idle) > self.capacity:
+        kept = 0 if line.pins else on_gpu
+        if self.used + promised - (self._evictable - kept) > self.capacity:
             self._forget_if_empty(key, line)
             return None
-        if idle:
+        if line.tokens and not line.pins:
             del self._lru[key]
-            self._evictable -= idle
-        while self.used + promised > self.capacity:
+            self._evictable -= line.tokens
+        while self.used + promised > self.capacity and self._lru:
             self._evict(next(iter(self._lru)), self.used + promised - self.capacity)
+        if (lacking := self.used + promised - self.capacity) > 0:  # the tail that a branch abandons
+            cut = line.tokens if self.end_state else lacking
+            line.tokens -= cut
+            self.used -= cut
         self.used += promised
         line.pins += 1
         in_host = self._usable(line.host, limit) - on_gpu
