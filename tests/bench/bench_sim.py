@@ -76,9 +76,9 @@ def test_cost_is_linear_in_calls(tmp_path: Path) -> None:
     for factor in (1, 4):
         folder = tmp_path / str(factor)
         folder.mkdir()
-        size = {"sessions": factor * 400, "arrivals_s": factor * 960.0}
-        workload_a.write(folder / "a.jsonl", **size)
-        commands[f"{factor}x"] = _ours(folder, workload_a.scenario(folder / "a.jsonl", **size))
+        trace, sessions, arrivals_s = folder / "a.jsonl", factor * 400, factor * 960.0
+        workload_a.write(trace, sessions, arrivals_s)
+        commands[f"{factor}x"] = _ours(folder, workload_a.scenario(trace, sessions, arrivals_s))
     rows = _in_turns(commands)
     _show("Workload A, a part of it", rows)
     assert rows["4x"]["calls"] == 4 * rows["1x"]["calls"]

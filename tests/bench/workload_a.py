@@ -1,7 +1,6 @@
 """Workload A, on which simulators are compared: 1,500 closed-loop sessions of 33 calls with growing contexts.
 
-Whole seconds' fractions are avoided on purpose: gaps and arrivals are whole milliseconds, which every reader of the
-exported trace takes.
+Arrivals and gaps are whole milliseconds, which every reader of the exported trace takes.
 """
 
 from pathlib import Path
