@@ -192,6 +192,7 @@ class Driver:
         self.policy.observe(self._signals(), self.env.now)
         self._decide()
         self._apply_order()
+        self.engine.lent.adopting = self.policy.lending()
         self._after(self.policy.interval_s, self._control, self._controlling)
 
     def _apply_order(self) -> None:

@@ -6,6 +6,8 @@ from functools import cache
 from statistics import NormalDist
 
 from artifact.baselines.registry import PolicyContext, make_policy
+from artifact.control.basin import Basin
+from artifact.control.parameters import BasinParameters
 from artifact.control.policy import Policy, SessionFacts
 from artifact.control.predictor import CrossFittedPeaks, score
 from artifact.control.profile import DeploymentProfile
@@ -30,6 +32,11 @@ def scenario_policy(scenario: Scenario) -> Policy:
         reload_s=costs.prefill_s,
     )
     return make_policy(choice.name, context)
+
+
+def lending_rules(policy: Policy) -> BasinParameters:
+    """The rules under which decode lends memory: Basin's own parameters."""
+    return policy.parameters if isinstance(policy, Basin) else BasinParameters()
 
 
 @dataclass(frozen=True)

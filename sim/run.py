@@ -14,7 +14,7 @@ from sim.calibration.model import calibration
 from sim.driver import Driver
 from sim.engine.costs import Costs, unloaded_duration
 from sim.engine.pd import PDEngine
-from sim.policies import scenario_policy
+from sim.policies import lending_rules, scenario_policy
 from sim.scenario import Scenario
 
 
@@ -50,6 +50,7 @@ class Simulation:
             self.driver.finished,
             self.driver.scheduled,
             policy.reserve_after_prefill,
+            lending_rules(policy),
         )
         self.driver.start(self.engine)
         if late:

@@ -67,6 +67,13 @@ class Calibration(BaseModel):
     decode: Decode
     transfer_s: Quantity
     """Fixed time of one prefill-to-decode transfer."""
+    link_tokens_per_s: Quantity = Quantity(
+        value=1e6,
+        unit="tokens/s",
+        origin="derived",
+        source="paper A §6.6: a 25K-token unit transfers within tens of milliseconds over NVLink; taken as 25 ms",
+    )
+    """Rate at which KV moves between instances: fetches of lent units, and transfers charged by the token."""
     call_overhead_s: Quantity
     """Client and router time added to every call."""
     itl_slo_s: Quantity

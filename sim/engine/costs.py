@@ -29,6 +29,7 @@ class Costs:
     decode_context_s: float
     decode_slots: int
     transfer_s: float
+    link_token_s: float
     overhead_s: float
     itl_slo_s: float
     hybrid: bool
@@ -50,6 +51,7 @@ class Costs:
             decode_context_s=c.decode.per_context_token_s.value,
             decode_slots=int(c.decode.state_slots.value),
             transfer_s=c.transfer_s.value,
+            link_token_s=1 / c.link_tokens_per_s.value,
             overhead_s=c.call_overhead_s.value,
             itl_slo_s=c.itl_slo_s.value,
             hybrid=c.hybrid,

@@ -9,15 +9,18 @@ from heapq import heapify, heappop, heappush
 
 from simpy import Environment, Event
 
+from artifact.control.lending import DecodeMemory
 from sim.engine.call import CallQueue, EngineCall, Stage
 from sim.engine.costs import Costs
+from sim.engine.lent import LentTier
 
 _EPS = 1e-6
 """Tokens; absorbs rounding of the virtual clock."""
 
 
 class DecodeInstance:
-    """Memory in tokens: `kv_running` (contexts of running requests) + `kv_idle` (promised, not decoding yet) <= D_KV.
+    """Memory in tokens: `kv_running` (contexts of running requests) + `kv_idle` (promised, not decoding yet) + `lent`
+    (finished prompts kept for prefill; they make way for the others) <= D_KV.
 
     `on_reserved(call)` when a waiting call gets its memory, `on_done(call)` when its last token is out.
     """
@@ -27,12 +30,14 @@ class DecodeInstance:
         env: Environment,
         number: int,
         costs: Costs,
+        tier: LentTier,
         on_reserved: Callable[[EngineCall], None],
         on_done: Callable[[EngineCall], None],
     ) -> None:
         self.env = env
         self.number = number
         self.costs = costs
+        self.tier = tier
         self.on_reserved = on_reserved
         self.on_done = on_done
         self.waiting = CallQueue()
@@ -41,6 +46,9 @@ class DecodeInstance:
         self.reserved = 0
         self.kv_running = 0.0
         self.kv_idle = 0
+        self.lent = 0
+        self.waiting_tokens = 0
+        """Prompts of the calls that wait for memory."""
         self.retractions = 0
         self._ends: list[tuple[float, int, EngineCall]] = []
         self._seq = 0
@@ -61,11 +69,26 @@ class DecodeInstance:
         call.stage = Stage.AWAITS_MEMORY
         call.reserve_since = self.env.now
         self.waiting.push(call)
+        self.waiting_tokens += call.prompt
         self.grant()
+
+    def withdraw(self, call: EngineCall) -> None:
+        """Take back a call that waits for memory."""
+        self.waiting.remove(call)
+        self.waiting_tokens -= call.prompt
+
+    def memory(self) -> DecodeMemory:
+        """As the rules of lending see it, growth held back as for a reservation."""
+        growth = self.costs.held_back_tokens * (self.running + self.reserved)
+        away = sum(int(self._held(call)) for call in self.retracted)
+        active = int(self.kv_running) + self.kv_idle + growth
+        return DecodeMemory(self.costs.kv_tokens, active, self.waiting_tokens + away, self.lent)
 
     def grant(self) -> None:
         """Hand memory to those waiting, in queue order, while it lasts; retracted requests come first."""
         self._advance()
+        if self.lent:
+            self.tier.restore_margin(self)
         if self.retracted:
             self._resume_retracted()
         c = self.costs
@@ -74,11 +97,12 @@ class DecodeInstance:
             if call is None:
                 return
             holders = self.running + self.reserved
-            free = c.kv_tokens - self.kv_running - self.kv_idle - c.held_back_tokens * holders
+            free = c.kv_tokens - self.kv_running - self.kv_idle - self.lent - c.held_back_tokens * holders
             # A prompt larger than what is left of an empty instance still has to run.
             if (call.prompt > free or holders >= c.decode_slots) and holders:
                 return
             self.waiting.pop()
+            self.waiting_tokens -= call.prompt
             self.reserved += 1
             self.kv_idle += call.prompt
             call.reserve_wait = self.env.now - call.reserve_since
@@ -150,7 +174,7 @@ class DecodeInstance:
             return
         self._step_s = c.decode_fixed_s + c.decode_request_s * n + c.decode_context_s * self.kv_running
         steps = self._ends[0][0] - self._clock
-        room = (c.kv_tokens - self.kv_running - self.kv_idle) / n
+        room = (c.kv_tokens - self.kv_running - self.kv_idle - self.lent) / n
         if room < steps:
             steps = max(room, 1.0)
         at = self.env.now + max(steps, 0.0) * self._step_s
@@ -170,6 +194,10 @@ class DecodeInstance:
             self._leave(call)
             call.stage = Stage.DONE
             done.append(call)
+            if self.tier.adopting:
+                self.tier.adopt(self, call)
+        if self.lent:
+            self.tier.restore_margin(self)
         overflow = self.kv_running + self.kv_idle - self.costs.kv_tokens
         if overflow >= 0 and self.running > 1:
             self._retract(overflow)
@@ -204,13 +232,17 @@ class DecodeInstance:
     def _generated(self, call: EngineCall) -> float:
         return max(call.output - 1, 0) - (call.v_end - self._clock)
 
+    def _held(self, call: EngineCall) -> float:
+        """Context of a retracted request."""
+        return call.prompt + max(call.output - 1, 0) - call.left
+
     def _resume_retracted(self) -> None:
         c = self.costs
         resumed = False
         while self.retracted:
             call = self.retracted[0]
-            held = call.prompt + max(call.output - 1, 0) - call.left
-            free = c.kv_tokens - self.kv_running - self.kv_idle
+            held = self._held(call)
+            free = c.kv_tokens - self.kv_running - self.kv_idle - self.lent
             if held + c.held_back_tokens * (self.running + self.reserved + 1) > free and self.running:
                 break
             del self.retracted[0]

@@ -3,18 +3,20 @@
 early reservation (SGLang):   router -> decode memory -> prefill queue -> prefill -> transfer -> decode
 at prefill completion:        router -> prefill queue -> prefill -> decode memory -> transfer -> decode
 
-What policies add, nothing by default: pins on prefill's lines.
+What policies add, nothing by default: pins on prefill's lines, units lent by decode memory.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
 from simpy import Environment, Event
 
+from artifact.control.parameters import BasinParameters
 from sim.engine.cache import PrefixCache
 from sim.engine.call import EngineCall, Stage
 from sim.engine.costs import Costs, capacities
 from sim.engine.decode import DecodeInstance
+from sim.engine.lent import LentTier
 from sim.engine.pins import Pins
 from sim.engine.prefill import PrefillInstance
 from sim.engine.routers import ROUTERS, home
@@ -51,6 +53,7 @@ class PDEngine:
         on_finished: Callable[[EngineCall], None],
         on_scheduled: Callable[[EngineCall], None] = lambda call: None,
         reserve_after_prefill: bool = False,
+        lending_rules: BasinParameters | None = None,
     ) -> None:
         self.env = env
         self.costs = costs
@@ -59,6 +62,7 @@ class PDEngine:
         self.route = ROUTERS[deployment.router]
         self.on_first_token = on_first_token
         self.pins = Pins(env)
+        self.lent = LentTier(lending_rules or BasinParameters(), self._in_prefill, costs.hybrid)
         host = self.capacities.host_cache_tokens // deployment.prefill
         self.prefills = [
             PrefillInstance(
@@ -67,12 +71,15 @@ class PDEngine:
                 costs,
                 PrefixCache(costs.cache_tokens, host, costs.cache_slots, costs.hybrid),
                 self.pins,
+                self.lent,
                 on_scheduled,
                 self._prefilled,
             )
             for i in range(deployment.prefill)
         ]
-        self.decodes = [DecodeInstance(env, i, costs, self._reserved, on_finished) for i in range(deployment.decode)]
+        self.decodes = [
+            DecodeInstance(env, i, costs, self.lent, self._reserved, on_finished) for i in range(deployment.decode)
+        ]
 
     @property
     def cache_capacity(self) -> int:
@@ -104,6 +111,7 @@ class PDEngine:
     def forget(self, session: Any) -> None:
         """The session is over: nothing is kept for it on purpose."""
         self.pins.drop(session.id)
+        self.lent.drop(session.id)
 
     def submit(self, call: EngineCall) -> None:
         self.pins.expect(call.key)
@@ -117,7 +125,7 @@ class PDEngine:
     def abort(self, call: EngineCall) -> None:
         """Withdraw a call wherever it is. In prefill or in transfer it is dropped when that step ends."""
         if call.stage is Stage.AWAITS_MEMORY:
-            call.decode.waiting.remove(call)
+            call.decode.withdraw(call)
             if self.late:
                 call.prefill.let_go(call)
         elif call.stage is Stage.PREFILL_QUEUE:
@@ -147,8 +155,11 @@ class PDEngine:
             decode_running=sum(x.running for x in d),
             kv_running=int(sum(x.kv_running for x in d)),
             kv_idle=sum(x.kv_idle for x in d),
-            lent=0,
+            lent=sum(x.lent for x in d),
         )
+
+    def _in_prefill(self, key: Hashable, tokens: int) -> bool:
+        return any(prefill.cache.peek(key) >= tokens for prefill in self.prefills)
 
     def _reserved(self, call: EngineCall) -> None:
         if self.late:

@@ -7,6 +7,7 @@ from simpy import Environment, Event
 from sim.engine.cache import PrefixCache
 from sim.engine.call import CallQueue, EngineCall, Stage
 from sim.engine.costs import Costs
+from sim.engine.lent import LentTier
 from sim.engine.pins import Pins
 
 
@@ -24,6 +25,7 @@ class PrefillInstance:
         costs: Costs,
         cache: PrefixCache,
         pins: Pins,
+        lent: LentTier,
         on_scheduled: Callable[[EngineCall], None],
         on_done: Callable[[EngineCall], None],
     ) -> None:
@@ -32,6 +34,7 @@ class PrefillInstance:
         self.costs = costs
         self.cache = cache
         self.pins = pins
+        self.lent = lent
         self.on_scheduled = on_scheduled
         self.on_done = on_done
         self.queue = CallQueue()
@@ -81,6 +84,7 @@ class PrefillInstance:
         budget = c.chunk_tokens
         finished: list[EngineCall] = []
         duration = c.prefill_fixed_s
+        fetched = 0
         call = self._chunked
         self._chunked = None
         while budget > 0:
@@ -89,6 +93,7 @@ class PrefillInstance:
                 if call is None:
                     break
                 duration += call.cached_host * c.host_load_token_s
+                fetched += call.cached_lent
             take = min(call.remaining, budget)
             duration += take * (c.prefill_token_s + (call.position + take / 2) * c.prefill_position_s)
             call.position += take
@@ -102,6 +107,8 @@ class PrefillInstance:
         taken = c.chunk_tokens - budget
         self.busy = taken > 0
         if taken:
+            # Fetches run beside compute, layer by layer: the step lasts as long as the slower of the two.
+            duration = max(duration, fetched * c.link_token_s)
             self.in_batch = len(finished) + (self._chunked is not None)
             self.computed_tokens += taken
             self.busy_s += duration
@@ -126,6 +133,10 @@ class PrefillInstance:
         self.pins.drop(call.key)
         cached, call.cached_host, call.extra = room
         call.cached = head + cached
+        if (gain := self.lent.usable(call) - call.cached) > 0:
+            self.lent.touch(call, self.env.now)
+            call.cached_lent = gain
+            call.cached += gain
         call.position = call.cached
         call.remaining = call.prompt - call.cached
         call.scheduled = self.env.now
