@@ -15,6 +15,7 @@ class Pinner:
     def __init__(self, scheduler: Any) -> None:
         self.scheduler, self.tree = scheduler, scheduler.tree_cache
         self.table = PinTable()
+        self._head: str | None = None
 
     def released(self, req: Any, checkpointed: bool) -> None:
         """A request gave its row back and its prompt is in the cache: pin it if it asks, end the session's pin if it
@@ -43,9 +44,16 @@ class Pinner:
         if not self.table.pins:
             return
         self._unlock(self.table.expired(time.monotonic()), "deadline")
-        idle = self.scheduler.running_batch.is_empty() and self.scheduler.last_batch is None
-        if idle and self.scheduler.waiting_queue and not self.scheduler.disagg_prefill_inflight_queue:
+        if self._stuck():
             self._unlock(self.table.newest(), "nothing could be scheduled")
+
+    def _stuck(self) -> bool:
+        """The same request has headed the queue through an iteration that ran nothing, and nothing is to come back."""
+        scheduler = self.scheduler
+        idle = scheduler.last_batch is None and not scheduler.disagg_prefill_inflight_queue
+        head = scheduler.waiting_queue[0].rid if idle and scheduler.waiting_queue else None
+        before, self._head = self._head, head
+        return head is not None and head == before
 
     def forget_all(self) -> None:
         """The cache is being emptied: its locks are void."""
