@@ -24,8 +24,8 @@ def workload_findings(stats: WorkloadStats) -> str:
         f"A session makes {stats.calls_per_session_mean:.0f} calls on average. The median call sends "
         f"{stats.prompt_p50 / 1000:.1f}K tokens, {stats.repeat_share:.1%} of a returning call's prompt was there "
         f"before, and the median returning call adds {stats.new_p50:,.0f} tokens: finding the prefix cached saves up "
-        f"to {stats.reuse_gain:.0f}x of its prefill. Tools are quick at the median ({stats.gap_p50_s:.2g} s) and slow "
-        f"in the mean ({stats.gap_mean_s:.1f} s), so most of a session's context lies idle, but is needed again."
+        f"to {stats.reuse_gain:.0f}x of its prefill. For that the prefix has to outlast the gap before the call: "
+        f"{stats.gap_p50_s:.2g} s at the median, {stats.gap_mean_s:.1f} s in the mean."
     )
 
 
@@ -65,8 +65,8 @@ def _trap_verdict(control: list[str], surged: list[str]) -> str:
     if not trapped:
         return "**No trap at this load**: in no seed is the engine trapped after +100%."
     return (
-        f"**In {trapped} of {len(surged)} seeds the engine is trapped** by a surge that has long ended, at arrivals that "
-        "it serves without the surge: the failure outlives its trigger."
+        f"**In {trapped} of {len(surged)} seeds the engine is trapped** by a surge that has long ended, at arrivals "
+        "that it serves without the surge: the failure outlives its trigger."
     )
 
 
@@ -94,10 +94,12 @@ def _residual_verdict(left: list[str], ended: list[str]) -> str:
     if UNKNOWN in left + ended:
         return "The runs end too early for an end state (paper A §7.1)."
     both = sum(a == EndState.TRAPPED and b == EndState.HEALTHY for a, b in zip(left, ended, strict=True))
+    if not both:
+        return "**In no seed** does ending the residual sessions separate a trapped run from a healthy one."
     return (
-        f"In **{both} of {len(left)} seeds** ending the residual sessions is what separates a trapped run from a healthy "
-        "one. The base arrivals are the same in both: where it does, the sessions that the burst left behind, and "
-        "nothing else, hold the engine in the failure."
+        f"**In {both} of {len(left)} seeds** ending the residual sessions is what separates a trapped run from a "
+        "healthy one. The base arrivals are the same in both, so in these seeds it is the sessions left behind by the "
+        "burst that hold the engine in the failure."
     )
 
 
@@ -108,16 +110,17 @@ def loop_findings(runs: Runs) -> str:
         [
             _seeds(runs),
             "",
-            f"- **Population.** With the burst left in place, active base sessions are {_value('A-kill-base-50', runs)} "
-            f"times those without a burst at minute 50 and {_value('A-kill-base-90', runs)} times at minute 90.",
+            "- **Population.** With the burst left in place, active base sessions are "
+            f"{_value('A-kill-base-50', runs)} times those without a burst at minute 50 and "
+            f"{_value('A-kill-base-90', runs)} times at minute 90.",
             f"- **Cliff.** The binned median falls most steeply at W/C = {_value('A-cliff', runs)}, from "
             f"{_value('A-cliff-shoulder', runs)} to {_value('A-cliff-floor', runs)}.",
-            f"- **Recomputation.** Prefill computes {_value('A-loop-uncached-0', runs)} missed tokens/s before the surge "
-            f"and {_value('A-loop-uncached', runs)} (10th to 90th percentile of the windows) from minute 60 on, +100%. "
-            f"{_saturation(uncached, capacity)}",
+            f"- **Recomputation.** Prefill computes {_value('A-loop-uncached-0', runs)} missed tokens/s before the "
+            f"surge and {_value('A-loop-uncached', runs)} (10th to 90th percentile of the windows) from minute 60 on, "
+            f"+100%. {_saturation(uncached, capacity)}",
             f"- **Decode memory.** From minute 60 on {_value('A-loop-kv-full', runs)} of decode KV is in use, "
-            f"{_value('A-loop-kv-idle', runs)} by calls that are not decoding; {_value('A-loop-decoding', runs)} times as "
-            f"many calls decode as without the surge, and a call waits {_value('A-loop-resv-wait', runs)} s for its "
+            f"{_value('A-loop-kv-idle', runs)} by calls that are not decoding; {_value('A-loop-decoding', runs)} times "
+            f"as many calls decode as without the surge, and a call waits {_value('A-loop-resv-wait', runs)} s for its "
             "reservation.",
         ]
     )

@@ -42,12 +42,14 @@ def show_claims(
     entries = evaluate_claims(runs, figure, profile, ids, fitted, source, wall_s)
     if any(runs.values()):
         write_part(root or repository_root(), figure, profile, entries)
+    pd.set_option("display.max_colwidth", None)  # notes hold the other reading where the source has two
     return frame(entries)
 
 
-def claim_ids(*patterns: str) -> list[str]:
-    """The claims that match, named in full, so that `show_claims` reports those without runs, too."""
-    return [claim_id for claim_id in load_claims() if any(fnmatchcase(claim_id, pattern) for pattern in patterns)]
+def claim_ids(group: str, *patterns: str) -> list[str]:
+    """The claims of a group that match, named in full, so that `show_claims` reports those without runs, too."""
+    ids = [claim.id for claim in load_claims().values() if claim.group == group]
+    return [claim_id for claim_id in ids if any(fnmatchcase(claim_id, pattern) for pattern in patterns)]
 
 
 def show_figure(
@@ -71,7 +73,12 @@ def show_figure(
 
 def show_text(words: Callable[[Runs], str], runs: Runs) -> Markdown:
     """What `words` finds in the runs, or that there are none."""
-    return Markdown(missing(runs) or words(runs))
+    return show_words(missing(runs) or words(runs))
+
+
+def show_words(words: str) -> Markdown:
+    """Text in Markdown, to display."""
+    return Markdown(words)
 
 
 def missing(runs: Runs) -> str:

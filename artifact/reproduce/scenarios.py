@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from artifact.records.schema import Records
-from artifact.reproduce.notebook import seeds_for
 from artifact.reproduce.paths import repository_root
 from artifact.workload.arrivals import PATTERN_S, RATE_EXCESS, base_stream
 from artifact.workload.catalog import workload
@@ -86,6 +85,8 @@ def trap_runs(
     them), or recorded on hardware ("hw", see `recorded`). Raises `ValueError` for another source, and for a trace or a
     rate of one's own with "hw", where nothing can be run."""
     if source == "sim":
+        from artifact.reproduce.notebook import seeds_for  # brings the drawing, slow to import
+
         arms = trap_h100(seeds_for(profile, seeds), names, trace, rate_per_min)
         return run_arms(arms, workers, scheduler, "runs of H100 1P1D")
     if source != "hw":
@@ -114,6 +115,12 @@ def recorded(
 def _by_seed(folder: Path) -> dict[int, Path]:
     numbered = {path.name.removeprefix("seed"): path for path in folder.glob("seed*")}
     return {int(number): path for number, path in numbered.items() if number.isdecimal()}
+
+
+def variant(figure: str, source: str, trace: str | None = None, rate_per_min: float = TRAP_RATE_PER_MIN) -> str:
+    """Name of a figure from other data than the published set-up simulated, so that it does not replace that one."""
+    rate = "" if rate_per_min == TRAP_RATE_PER_MIN else f"{rate_per_min:g}"
+    return "-".join(filter(None, [figure, "" if source == "sim" else source, trace and Path(trace).stem, rate]))
 
 
 class Fitting(NamedTuple):
