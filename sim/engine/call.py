@@ -17,7 +17,6 @@ class Stage(Enum):
     AWAITS_MEMORY = auto()
     PREFILL_QUEUE = auto()
     PREFILL = auto()
-    PREFILLED = auto()
     TRANSFER = auto()
     DECODE = auto()
     RETRACTED = auto()
@@ -87,8 +86,8 @@ class EngineCall:
         self.output: int = trajectory.output_tokens[index]
         repeated = self.prompt - trajectory.new_tokens[index]
         self.branch: bool = index > 0 and repeated < trajectory.prompt_tokens[index - 1]
-        """The prompt does not extend its predecessor (compaction): only `repeated` tokens can be reused."""
-        self.limit = min(repeated, self.prompt - 1) if self.branch else self.prompt - 1
+        """The prompt does not extend its predecessor (compaction): only `repeated` tokens, or the head, can be reused."""
+        self.limit = min(max(repeated, self.head), self.prompt - 1) if self.branch else self.prompt - 1
         self.order = 0.0
         self.stage = Stage.NEW
         self.reserve_wait = 0.0

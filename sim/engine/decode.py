@@ -73,9 +73,10 @@ class DecodeInstance:
         self.grant()
 
     def withdraw(self, call: EngineCall) -> None:
-        """Take back a call that waits for memory."""
+        """Take back a call that waits for memory; those behind it may fit."""
         self.waiting.remove(call)
         self.waiting_tokens -= call.prompt
+        self.grant()
 
     def memory(self) -> DecodeMemory:
         """As the rules of lending see it, growth held back as for a reservation."""

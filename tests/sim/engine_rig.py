@@ -61,7 +61,7 @@ def call(id: str, prompt: int, output: int = 1, head: int = 0) -> EngineCall:
 
 @dataclass
 class Rig:
-    """An engine on its clock, and what it has said so far."""
+    """An engine on its clock, and what it has said so far: times by session, of its last call."""
 
     costs: Costs = COSTS
     deployment: Deployment = field(default_factory=Deployment)
@@ -70,6 +70,7 @@ class Rig:
     def __post_init__(self) -> None:
         self.first_token: dict[str, float] = {}
         self.finished: dict[str, float] = {}
+        self.served: set[EngineCall] = set()
         self.engine = PDEngine(self.env, self.deployment, self.costs, self._first, self._finished)
 
     @property
@@ -97,7 +98,8 @@ class Rig:
         self.first_token[call.session.id] = self.env.now
 
     def _finished(self, call: EngineCall) -> None:
-        assert call.session.id not in self.finished, "served twice"
+        assert call not in self.served, "served twice"
+        self.served.add(call)
         self.finished[call.session.id] = self.env.now
 
 
