@@ -86,7 +86,7 @@ class EngineCall:
         self.output: int = trajectory.output_tokens[index]
         repeated = self.prompt - trajectory.new_tokens[index]
         self.branch: bool = index > 0 and repeated < trajectory.prompt_tokens[index - 1]
-        """The prompt does not extend its predecessor (compaction): only `repeated` tokens, or the head, can be reused."""
+        """The prompt does not extend its predecessor (compaction): only `repeated` tokens or the head recur."""
         self.limit = min(max(repeated, self.head), self.prompt - 1) if self.branch else self.prompt - 1
         self.order = 0.0
         self.stage = Stage.NEW
