@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import cache, partial
@@ -53,7 +53,7 @@ def determinants(scenario: Scenario) -> dict[str, Any]:
     return {
         "scenario": scenario.model_dump(mode="json"),
         "calibration": calibration(scenario.deployment.calibration).model_dump(mode="json"),
-        "trace": _trace_digest(scenario.load),
+        "traces": _traces(scenario.load),
         "code": code_version(),
     }
 
@@ -64,16 +64,23 @@ def code_version() -> str:
     digest = hashlib.sha256()
     for package in DETERMINING_PACKAGES:
         root = Path(str(files(package)))
-        for path in sorted(p for p in root.rglob("*") if p.suffix in (".py", ".jsonl")):
-            digest.update(str(path.relative_to(root)).encode())
-            digest.update(path.read_bytes())
+        _add(digest, root, (p for p in root.rglob("*") if p.suffix in (".py", ".jsonl")))
     return digest.hexdigest()[:16]
 
 
-def _trace_digest(load: Load) -> str | None:
-    """A trace file is part of what determines a run; a synthesised workload is code."""
-    path = Path(load.workload)
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path.is_file() else None
+def _traces(load: Load) -> str | None:
+    """Hash of the trace files that a run reads, or folders of them; a synthesised workload is code."""
+    digest = hashlib.sha256()
+    given = [Path(name) for name in (load.workload, load.arrivals_path) if name is not None and Path(name).exists()]
+    for root in given:
+        _add(digest, root, (p for p in (root, *root.rglob("*")) if p.is_file()))
+    return digest.hexdigest()[:16] if given else None
+
+
+def _add(digest: "hashlib._Hash", root: Path, paths: Iterable[Path]) -> None:
+    for path in sorted(paths):
+        digest.update(str(path.relative_to(root)).encode())
+        digest.update(path.read_bytes())
 
 
 def _run_and_keep(store: Path, key: str, scenario: Scenario) -> None:
