@@ -43,6 +43,7 @@ class Driver:
                 self._warm_start(session)
             else:
                 self._after(session.plan.arrival_s, self._arrive, session)
+        engine.lend_compute(self.policy.lease)
         self._after(0.0, self._control, self._controlling)
         self._after(0.0, self._sample, None)
 
@@ -55,6 +56,7 @@ class Driver:
                 policy.adopt(self._facts(session), session.context, now)
             elif session.id in self.parked:
                 policy.arrive(self._facts(session), now)
+        self.engine.lend_compute(policy.lease)
         self._controlling += 1
         self._control_now()
 
@@ -71,6 +73,8 @@ class Driver:
         self.policy.adopt(self._facts(session), session.context, 0.0)
         if session.first_call:
             self.engine.preload(session, session.trajectory.prompt_tokens[session.first_call - 1])
+        if self.engine.ranked:
+            self.engine.note(session, session.plan.first_gap_s, 0.0)
         self._after(session.plan.first_gap_s, self._ready, session)
 
     def _arrive(self, event: Event) -> None:
@@ -97,6 +101,8 @@ class Driver:
         call = EngineCall(session, session.next_call, self.env.now - overhead_s)
         session.current = call
         self._context(session, call.prompt)
+        if self.engine.ranked:
+            self.engine.note(session, self.env.now, None)
         if self._ordering:
             call.order = self.policy.order_key(session.id)
         self.engine.submit(call)
@@ -110,6 +116,9 @@ class Driver:
         session: LiveSession = call.session
         if session.started_s is None:
             session.started_s = self.env.now
+        if self.engine.ranked:
+            decoding_s = max(call.output - 1, 0) * call.decode.plain_step_s()
+            self.engine.note(session, self._next_use(session, call.index + 1, self.env.now + decoding_s), None)
 
     def finished(self, call: EngineCall) -> None:
         session: LiveSession = call.session
@@ -131,8 +140,14 @@ class Driver:
             pin_s = self.policy.pin_s(session.id, now)
             if pin_s > 0:
                 self.engine.hold(call, session.plan.arrival_s, pin_s)
+            if self.engine.ranked:
+                self.engine.note(session, self._next_use(session, session.next_call, now), now)
             gap = session.trajectory.gap_before_s[session.next_call] + self.engine.costs.overhead_s
             self._after(gap, self._ready, session)
+
+    def _next_use(self, session: LiveSession, call: int, gap_begins_s: float) -> float:
+        gaps = session.trajectory.gap_before_s
+        return gap_begins_s + gaps[call] if call < len(gaps) else float("inf")
 
     def _enter(self, session: LiveSession) -> None:
         session.active = True
@@ -279,7 +294,7 @@ class Driver:
             call.cached_lent if begun else None,
             call.output,
             slow,
-            call.prefill.number,
+            None if call.elastic else call.prefill.number,
             call.decode.number,
         )
 

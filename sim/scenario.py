@@ -17,6 +17,10 @@ class Deployment(BaseModel):
     host_ratio: float = Field(default=0.0, ge=0)
     """Host tier over GPU prefix cache; 0: GPU only."""
     router: Literal["affinity", "cache_aware", "least_loaded"] = "affinity"
+    eviction: Literal["lru", "next-call-oracle", "tool-gap-pinning", "largest-first"] = "lru"
+    """Which unused prefix the GPU gives up first (paper A §7.5)."""
+    transfer: Literal["fixed", "per_token"] = "fixed"
+    """How a prefill-to-decode transfer is charged: its fixed time, or the prompt over the link's rate (§7.10)."""
     reserve_at: Literal["arrival", "prefill_end"] | None = None
     """When a call takes its decode memory: before prefill (SGLang) or at prefill completion (paper A §6.6). None: as
     the engine of the policy does (`Policy.reserve_after_prefill`)."""

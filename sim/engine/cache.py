@@ -3,6 +3,12 @@
 from collections import OrderedDict
 from collections.abc import Hashable
 
+from artifact.baselines.eviction import EvictionOrder
+from sim.engine.ranks import Ranks, Use
+
+OVER = Use(0.0, float("inf"), None)
+"""A session of which nothing more will come."""
+
 
 class Line:
     """The cached prefix of one conversation, beyond the shared head. `pins` counts the calls that use it now."""
@@ -24,9 +30,19 @@ class PrefixCache:
 
     A hybrid model (`end_state`) can continue a line only from its end, where its recurrent state was saved: a line
     that lost its tail or is asked for less than its length is of no use, so eviction takes lines whole.
+
+    Another eviction `order` than by recency ranks the GPU's lines by what `note` tells of their sessions; the host
+    tier keeps its own.
     """
 
-    def __init__(self, capacity: int, host_capacity: int, slots: int, end_state: bool = False) -> None:
+    def __init__(
+        self,
+        capacity: int,
+        host_capacity: int,
+        slots: int,
+        end_state: bool = False,
+        order: EvictionOrder | None = None,
+    ) -> None:
         self.capacity = capacity
         self.host_capacity = host_capacity
         self.slots = slots
@@ -37,6 +53,8 @@ class PrefixCache:
         self._lru: OrderedDict[Hashable, Line] = OrderedDict()
         self._evictable = 0
         self._host_lru: OrderedDict[Hashable, Line] = OrderedDict()
+        self._uses: dict[Hashable, Use] = {}
+        self._ranks = Ranks(order) if order else None
 
     def peek(self, key: Hashable) -> int:
         """Tokens of this line that any tier holds; changes nothing."""
@@ -66,7 +84,7 @@ class PrefixCache:
             del self._lru[key]
             self._evictable -= line.tokens
         while self.used + promised > self.capacity and self._lru:
-            self._evict(next(iter(self._lru)), self.used + promised - self.capacity)
+            self._evict(self._victim(), self.used + promised - self.capacity)
         if (lacking := self.used + promised - self.capacity) > 0:  # the tail that a branch abandons
             cut = line.tokens if self.end_state else lacking
             line.tokens -= cut
@@ -88,7 +106,7 @@ class PrefixCache:
         if self.host_capacity:
             self._write_through(key, line, branch)
         while len(self.lines) > self.slots and self._lru:
-            self._evict(next(iter(self._lru)), self.capacity)
+            self._evict(self._victim(), self.capacity)
 
     def release(self, key: Hashable, promised: int = 0) -> None:
         """Unpin; gives back what was promised to a call that did not finish its prefill."""
@@ -99,8 +117,20 @@ class PrefixCache:
             if line.tokens:
                 self._lru[key] = line
                 self._evictable += line.tokens
+                self._rank(key, line)
             else:
                 self._forget_if_empty(key, line)
+
+    def read(self, key: Hashable, limit: int) -> tuple[int, int]:
+        """Use a line from elsewhere: its usable tokens in any tier, and of those the host's only."""
+        line = self.lines.get(key)
+        if line is None:
+            return 0, 0
+        if key in self._lru:
+            self._lru.move_to_end(key)
+        on_gpu = self._usable(line.tokens, limit)
+        in_host = max(self._usable(line.host, limit) - on_gpu, 0)
+        return on_gpu + in_host, in_host
 
     def hold(self, key: Hashable) -> bool:
         """Pin what the GPU holds of a line, until `release`; False if that is nothing."""
@@ -120,13 +150,36 @@ class PrefixCache:
             self.commit(key, tokens, got[2], branch=False)
             self.release(key)
 
+    def note(self, key: Hashable, use: Use | None) -> None:
+        """What is known of the session's next use has changed; None: it is over."""
+        if use is None:
+            self._uses.pop(key, None)
+        else:
+            self._uses[key] = use
+        if (line := self.lines.get(key)) is not None:
+            self._rank(key, line)
+
+    def _rank(self, key: Hashable, line: Line) -> None:
+        if self._ranks and key in self._lru:
+            self._ranks.put(key, line.tokens, self._uses.get(key, OVER))
+
+    def _victim(self) -> Hashable:
+        return self._ranks.first(self._lru) if self._ranks else next(iter(self._lru))
+
+    def _host_victim(self) -> Hashable:
+        """By recency both tiers agree; under another order the host gives up what the GPU has already (HiCache)."""
+        off_gpu = (key for key, line in self._host_lru.items() if not line.tokens) if self._ranks else ()
+        return next(iter(off_gpu), next(iter(self._host_lru)))
+
     def _evict(self, key: Hashable, tokens: int) -> None:
         line = self._lru[key]
         cut = line.tokens if self.end_state else min(tokens, line.tokens)
         line.tokens -= cut
         self.used -= cut
         self._evictable -= cut
-        if not line.tokens:
+        if line.tokens:
+            self._rank(key, line)
+        else:
             del self._lru[key]
             self._forget_if_empty(key, line)
 
@@ -137,8 +190,7 @@ class PrefixCache:
         self._host_lru[key] = line
         self._host_lru.move_to_end(key)
         while self.host_used > self.host_capacity:
-            oldest = next(iter(self._host_lru))
-            self._evict_host(oldest, self.host_used - self.host_capacity)
+            self._evict_host(self._host_victim(), self.host_used - self.host_capacity)
 
     def _evict_host(self, key: Hashable, tokens: int) -> None:
         line = self._host_lru[key]

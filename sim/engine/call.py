@@ -18,6 +18,8 @@ class Stage(Enum):
     PREFILL_QUEUE = auto()
     PREFILL = auto()
     TRANSFER = auto()
+    ELASTIC_QUEUE = auto()
+    ELASTIC = auto()
     DECODE = auto()
     RETRACTED = auto()
     DONE = auto()
@@ -38,6 +40,7 @@ class EngineCall:
         "cached_host",
         "cached_lent",
         "decode",
+        "elastic",
         "extra",
         "first_token",
         "head",
@@ -92,6 +95,8 @@ class EngineCall:
         self.stage = Stage.NEW
         self.reserve_wait = 0.0
         self.aborted = False
+        self.elastic = False
+        """Prefilled on its decode instance."""
         self.scheduled: float | None = None
         self.first_token: float | None = None
         self.cached = self.cached_host = self.cached_lent = 0

@@ -55,6 +55,7 @@ class DecodeInstance:
         self._clock = 0.0
         self._slow_clock = 0.0
         self._step_s = costs.decode_fixed_s
+        self._stretch_s = 0.0
         self._at = 0.0
         self._timer = float("inf")
 
@@ -109,6 +110,22 @@ class DecodeInstance:
             call.reserve_wait = self.env.now - call.reserve_since
             self.on_reserved(call)
 
+    def take(self, call: EngineCall) -> bool:
+        """The prompt's memory at once or not at all: only if nobody waits for it and it fits."""
+        self._advance()
+        growth = self.costs.held_back_tokens * (self.running + self.reserved)
+        free = self.costs.kv_tokens - self.kv_running - self.kv_idle - self.lent - growth
+        if (
+            self.waiting
+            or self.retracted
+            or call.prompt > free
+            or self.running + self.reserved >= self.costs.decode_slots
+        ):
+            return False
+        self.reserved += 1
+        self.kv_idle += call.prompt
+        return True
+
     def cancel_reservation(self, call: EngineCall) -> None:
         self.reserved -= 1
         self.kv_idle -= call.prompt
@@ -136,6 +153,17 @@ class DecodeInstance:
         heapify(self._ends)
         self._reschedule()
         self.grant()
+
+    def plain_step_s(self) -> float:
+        """Length of a decode step now, without prefill."""
+        c = self.costs
+        return c.decode_fixed_s + c.decode_request_s * self.running + c.decode_context_s * self.kv_running
+
+    def stretch(self, seconds: float) -> None:
+        """Steps take so much longer from now on, for a prefill chunk in them."""
+        self._advance()
+        self._stretch_s = seconds
+        self._reschedule()
 
     def slow_steps(self, call: EngineCall) -> int:
         """Steps over the ITL SLO among those of a call that ends now."""
@@ -173,7 +201,7 @@ class DecodeInstance:
         n = self.running
         if not n:
             return
-        self._step_s = c.decode_fixed_s + c.decode_request_s * n + c.decode_context_s * self.kv_running
+        self._step_s = self.plain_step_s() + self._stretch_s
         steps = self._ends[0][0] - self._clock
         room = (c.kv_tokens - self.kv_running - self.kv_idle - self.lent) / n
         if room < steps:

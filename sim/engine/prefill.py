@@ -132,7 +132,7 @@ class PrefillInstance:
         self.matched += 1
         self.pins.drop(call.key)
         cached, call.cached_host, call.extra = room
-        call.cached = head + cached
+        call.cached = min(head + cached, call.limit)  # the last token is always computed
         if (gain := self.lent.usable(call) - call.cached) > 0:
             self.lent.touch(call, self.env.now)
             call.cached_lent = gain
