@@ -137,10 +137,11 @@ def course(
 
 
 def _mark(fig: Figure, text: str) -> None:
-    """Write `text` at the top right, in a strip of its own where the layout can make room."""
+    """Write `text` at the bottom right, in a strip of its own where the layout can make room."""
     if isinstance(layout := fig.get_layout_engine(), ConstrainedLayoutEngine):
-        layout.set(rect=(0, 0, 1, 1 - MARK_IN / fig.get_figheight()))
-    fig.text(0.995, 0.995, text, ha="right", va="top", fontsize=7, style="italic", color=MARK_COLOR)
+        strip = MARK_IN / fig.get_figheight()
+        layout.set(rect=(0, strip, 1, 1 - strip))
+    fig.text(0.995, 0.01, text, ha="right", va="bottom", fontsize=7, style="italic", color=MARK_COLOR)
 
 
 def provenance(runs: Iterable[Records]) -> dict[str, Any]:

@@ -41,6 +41,7 @@ def trap_h100(
     names: Sequence[str] | None = None,
     trace: str | None = None,
     rate_per_min: float = TRAP_RATE_PER_MIN,
+    calibration: str = "h100",
 ) -> Arms:
     """Paper A §3.2-3.3: H100 1P1D, GPU-only, with and without surges and short-session bursts, by arm.
 
@@ -50,7 +51,7 @@ def trap_h100(
     """
     from sim.scenario import Deployment, EndGroup, Scenario
 
-    deployment = Deployment(calibration="h100", prefill=1, decode=1)
+    deployment = Deployment(calibration=calibration, prefill=1, decode=1)
     published = trace is None and rate_per_min == TRAP_RATE_PER_MIN
     warm = TRAP_WARM_SESSIONS if published else None
     base = Load(rate_per_min=rate_per_min, duration_s=TRAP_DURATION_S, warm_sessions=warm)

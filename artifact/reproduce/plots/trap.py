@@ -155,7 +155,7 @@ def _cliff(ax: Axes, runs: Runs) -> pd.DataFrame:
     ax.axvline(1, color=BLACK, ls="--", lw=0.8)
     ax.annotate("cache size", (1, 0.03), (3, 0), "data", "offset points", fontsize=7)
     ax.set(ylabel="Prefix hit rate", ylim=(0, 1.02), xlim=(0, None), yticks=np.linspace(0, 1, 5))
-    ax.legend(loc="upper right", handlelength=1.2, fontsize=7).set_in_layout(False)
+    ax.legend(loc="center right", handlelength=1.2, fontsize=7, markerscale=3).set_in_layout(False)
     under(ax, "b", "Hit rate vs. working set", "Working set / cache size")
     series = {"window": curve.points, "window median": curve.bins}
     return pd.concat(
@@ -169,9 +169,7 @@ def _uncached(ax: Axes, frames: Windows, run: Records) -> pd.DataFrame:
     limit = capacity(run, "saturated_prefill_tokens_per_s") / 1000
     ax.axhline(limit, color=BLACK, ls="--", lw=0.8)
     ax.set_ylabel("Uncached (K tok/s)")
-    ax.annotate(
-        "prefill capacity", (0.02, limit), (0, -3), ("axes fraction", "data"), "offset points", va="top", fontsize=7
-    )
+    ax.annotate("prefill capacity", (0.02, limit), (0, 1), ("axes fraction", "data"), "offset points", fontsize=7)
     _legend_above(ax)
     under(ax, "c", "Uncached prefill")
     return pd.concat([drawn, pd.DataFrame({"panel": "c", "series": "prefill capacity", "y": [limit]})])
@@ -213,7 +211,7 @@ def _mean(seeds: Sequence[pd.DataFrame], column: str) -> tuple[np.ndarray, np.nd
 
 def _legend_above(ax: Axes) -> None:
     """A legend in one line, in room made above what is drawn from zero up."""
-    ax.set_ylim(0, ax.get_ylim()[1] * 1.2)
+    ax.set_ylim(0, ax.get_ylim()[1] * 1.3)
     line = ax.legend(loc="upper left", ncols=3, handlelength=1, columnspacing=0.8, fontsize=7, borderaxespad=0.1)
     line.set_in_layout(False)
 
