@@ -135,8 +135,8 @@ run_all([Scenario.model_validate_json(line) for line in Path(sys.argv[1]).read_t
 
 def test_a_killed_sweep_resumes_where_it_was(tmp_path: Path) -> None:
     scenarios = [
-        Scenario(deployment=Deployment(calibration="h100"), load=Load(rate_per_min=3, duration_s=900), seed=seed)
-        for seed in range(30)
+        Scenario(deployment=Deployment(calibration="h100"), load=Load(rate_per_min=3, duration_s=300), seed=seed)
+        for seed in range(20)
     ]
     listing, store = tmp_path / "scenarios", tmp_path / "store"
     listing.write_text("\n".join(s.model_dump_json() for s in scenarios))
@@ -154,6 +154,6 @@ def test_a_killed_sweep_resumes_where_it_was(tmp_path: Path) -> None:
     assert 1 <= len(before) < len(scenarios), "killed too early or too late"
     records = run_all(scenarios, store, workers=1)
     after = written(store)
-    assert [r.meta["seed"] for r in records] == list(range(30))
+    assert [r.meta["seed"] for r in records] == list(range(20))
     assert len(after) == len(scenarios)
     assert {key: after[key] for key in before} == before  # not written again
