@@ -38,6 +38,7 @@ class Lender:
         self._ids = itertools.count(1)
         self._pending: dict[str, Unit] = {}
         self._blocked: set[str] = set()
+        self._serving: set[tuple[str, int]] = set()
         self._cancelled: set[tuple[str, int]] = set()
         self._devices: dict[str, int] = {}
         self._writer = Writer(self.manager, self.scheduler.model_config.num_hidden_layers, RUNTIME.settings)
@@ -207,8 +208,9 @@ class Lender:
         if kind == "peer":
             self._meet(peer, blobs)
         elif kind == "fetch":
+            self._serving.add((peer, message["fetch"]))
             self._thread.submit(self._serve, peer, message, blobs)
-        elif kind == "cancel":
+        elif kind == "cancel" and (peer, message["fetch"]) in self._serving:
             self._cancelled.add((peer, message["fetch"]))
         elif kind == "held":
             with self._guard:
@@ -233,21 +235,36 @@ class Lender:
         logger.info("basin: lending to prefill %s", name)
 
     def _serve(self, peer: str, message: dict[str, Any], blobs: list[bytes]) -> None:
-        fetch, cause, written = message["fetch"], None, 0
+        fetch = message["fetch"]
+        unit = self._lend(message["unit"])
+        cause: str | None = "gone"
+        written = 0
+        if unit is not None:
+            try:
+                cause, written = self._write(peer, unit, message, blobs[0])
+            finally:
+                with self._guard:
+                    unit.readers -= 1
+        self._serving.discard((peer, fetch))
+        self._cancelled.discard((peer, fetch))
+        self.link.send(peer, "stopped", fetch=fetch, cause=cause, bytes=written)
+
+    def _lend(self, number: int) -> Unit | None:
+        """The unit, with its pages guarded for one reader; None when it is gone or wanted back."""
         with self._guard:
-            unit = self.table.units.get(message["unit"])
-            if unit is not None and unit.doomed:
-                unit = None
-            if unit is not None:
-                unit.readers += 1
-                unit.used_s = time.monotonic()
-        if unit is None:
-            self.link.send(peer, "stopped", fetch=fetch, cause="gone", bytes=0)
-            return
+            unit = self.table.units.get(number)
+            if unit is None or unit.doomed:
+                return None
+            unit.readers += 1
+            unit.used_s = time.monotonic()
+            return unit
+
+    def _write(self, peer: str, unit: Unit, message: dict[str, Any], rows: bytes) -> tuple[str | None, int]:
+        """Why it stopped early (None: it did not), and the bytes written."""
         order = Order(
-            fetch=fetch,
+            fetch=message["fetch"],
             pages_from=np.asarray(unit.pages)[message["first_page"] :],
-            pages_to=np.frombuffer(blobs[0], dtype=np.int64),
+            pages_to=np.frombuffer(rows, dtype=np.int64),
             state_from=unit.state,
             state_to=message["state"],
             flags=message["flags"],
@@ -256,18 +273,14 @@ class Lender:
         )
         try:
             written = self._writer.write(
-                peer, self._devices[peer], order, lambda: unit.doomed or (peer, fetch) in self._cancelled
+                peer, self._devices[peer], order, lambda: unit.doomed or (peer, order.fetch) in self._cancelled
             )
         except InterruptedError:
-            cause = "wanted back" if unit.doomed else "cancelled"
+            return ("wanted back" if unit.doomed else "cancelled"), 0
         except Exception:
-            logger.exception("basin: fetch %d for %s failed", fetch, peer)
-            cause = "write failed"
-        finally:
-            with self._guard:
-                unit.readers -= 1
-            self._cancelled.discard((peer, fetch))
-        self.link.send(peer, "stopped", fetch=fetch, cause=cause, bytes=written)
+            logger.exception("basin: fetch %d for %s failed", order.fetch, peer)
+            return "write failed", 0
+        return None, written
 
 
 def _created(queue: Any, *args: Any, **kwargs: Any) -> None:

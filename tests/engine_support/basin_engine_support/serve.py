@@ -20,7 +20,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[3]
 PYTHON = Path(os.environ.get("BASIN_SGLANG_PYTHON", ROOT / ".venv-sglang" / "bin" / "python"))
-START_TIMEOUT_S = 300.0
+START_TIMEOUT_S = float(os.environ.get("BASIN_ENGINE_START_S", "300"))
 COMMON = shlex.split(
     "--device cpu --attention-backend torch_native --skip-tokenizer-init --grammar-backend none --enable-metrics "
     "--enable-cache-report --disable-overlap-schedule --skip-server-warmup --context-length 4096 "
