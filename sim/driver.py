@@ -60,6 +60,14 @@ class Driver:
         self._controlling += 1
         self._control_now()
 
+    def replace_arrivals(self, plans: Sequence[PlannedSession]) -> None:
+        """From now on these sessions arrive, and none that was still to come."""
+        now = self.env.now
+        self.sessions = {id: s for id, s in self.sessions.items() if s.plan.arrival_s <= now}
+        for session in map(LiveSession, plans):
+            self.sessions[session.id] = session
+            self._after(session.plan.arrival_s - now, self._arrive, session)
+
     def end(self, session: LiveSession) -> None:
         """End a live session from outside, wherever its call is."""
         if session.current is not None:
@@ -79,6 +87,8 @@ class Driver:
 
     def _arrive(self, event: Event) -> None:
         session: LiveSession = event._value
+        if self.sessions.get(session.id) is not session:
+            return  # other arrivals have taken its place
         self.parked[session.id] = session
         self.policy.arrive(self._facts(session), self.env.now)
         self._decide()

@@ -1,21 +1,24 @@
 """Run one scenario on the simulator and return its Records."""
 
+from collections.abc import Sequence
+from copy import deepcopy
 from functools import cache
 from typing import Any
 
-from simpy import Environment
+from simpy import Environment, Event
 
 from artifact.control.policy import Policy
 from artifact.records.schema import Records
 from artifact.workload.catalog import workload
-from artifact.workload.load import Group
+from artifact.workload.load import Group, Load, PlannedSession
 from artifact.workload.plan import plan_sessions
+from artifact.workload.stats import mean_position
 from sim.calibration.model import calibration
 from sim.driver import Driver
 from sim.engine.costs import Costs, unloaded_duration
 from sim.engine.pd import PDEngine
 from sim.policies import lending_rules, scenario_policy
-from sim.scenario import Scenario
+from sim.scenario import PolicyChoice, Scenario
 
 
 def run(scenario: Scenario) -> Records:
@@ -27,7 +30,11 @@ def run(scenario: Scenario) -> Records:
 
 
 class Simulation:
-    """A run in the making, so that an experiment can stop it, look, change something and go on."""
+    """A run in the making, so that an experiment can stop it, look, change something and go on.
+
+    `fork` branches it: what follows in a branch differs from its siblings only by what the experiment changes
+    (`change_load`, `change_policy`), since all go on from one engine state.
+    """
 
     def __init__(self, scenario: Scenario, policy: Policy | None = None) -> None:
         """`policy` takes the place of the one that the scenario names, for experiments with one of their own."""
@@ -54,13 +61,39 @@ class Simulation:
         )
         self.driver.start(self.engine)
         if late:
-            self._at(scenario.policy.from_s, lambda: self.driver.switch(policy))
-        if (end := scenario.end_group) is not None:
-            self._at(end.at_s, lambda: self._end(end.group))
+            self._at(scenario.policy.from_s, self._switch, policy)
+        if scenario.end_group is not None:
+            self._at(scenario.end_group.at_s, self._end, scenario.end_group.group)
 
     def advance(self, to_s: float) -> None:
         """Simulate up to a time."""
         self.env.run(until=to_s)
+
+    def fork(self) -> "Simulation":
+        """An independent copy in the same state; what a run never changes is shared."""
+        memo: dict[int, Any] = {id(t): t for session in self.driver.sessions.values() for t in (session.trajectory,)}
+        memo |= {id(shared): shared for shared in (self.costs, self.unloaded, self.trajectories, self.scenario)}
+        return deepcopy(self, memo)
+
+    def change_load(self, load: Load) -> None:
+        """Replace the arrivals to come by those of another load; the run's length becomes the new load's.
+
+        Raises `ValueError` if that load differs in sessions that have arrived already.
+        """
+        now = self.env.now
+        plans = plan_sessions(load, self.trajectories, self.scenario.seed, self.unloaded)
+        past, known = _arrived(plans, now), _arrived([s.plan for s in self.driver.sessions.values()], now)
+        if past != known:
+            raise ValueError(f"change_load at {now} s: the loads differ before that; branch earlier, or change later")
+        self.driver.replace_arrivals([plan for plan in plans if plan.arrival_s > now])
+        self.scenario = self.scenario.model_copy(update={"load": load})
+
+    def change_policy(self, choice: PolicyChoice) -> None:
+        """Put another policy in charge from now on, on the same engine; `from_s` becomes this moment."""
+        self.scenario = self.scenario.model_copy(update={"policy": choice.model_copy(update={"from_s": self.env.now})})
+        policy = scenario_policy(self.scenario)
+        self.engine.lent.rules = lending_rules(policy)
+        self.driver.switch(policy)
 
     def finish(self) -> Records:
         """Simulate to the end and assemble the records."""
@@ -79,14 +112,18 @@ class Simulation:
                         f"({room}): leave it out or choose a larger deployment than {self.scenario.deployment}"
                     )
 
-    def _end(self, group: Group) -> None:
+    def _switch(self, event: Event) -> None:
+        self.driver.switch(event._value)
+
+    def _end(self, event: Event) -> None:
         """End every session of the group that has arrived and is not over."""
+        group: Group = event._value
         for session in list(self.driver.sessions.values()):
             if session.group == group and session.ended_s is None and session.plan.arrival_s <= self.env.now:
                 self.driver.end(session)
 
-    def _at(self, time_s: float, then: Any) -> None:
-        self.env.timeout(time_s - self.env.now).callbacks.append(lambda _: then())
+    def _at(self, time_s: float, then: Any, value: Any) -> None:
+        self.env.timeout(time_s - self.env.now, value).callbacks.append(then)
 
     def _meta(self) -> dict[str, Any]:
         load = self.scenario.load
@@ -113,10 +150,14 @@ class Simulation:
 
     def _saturated(self) -> float:
         """Prefill throughput of full chunks at the workload's mean position, over all instances."""
-        prompts = [p for t in self.trajectories for p in t.prompt_tokens]
-        mean_position = sum(p * p for p in prompts) / sum(prompts) / 2
-        one = calibration(self.scenario.deployment.calibration).saturated_prefill_tokens_per_s(mean_position)
+        one = calibration(self.scenario.deployment.calibration).saturated_prefill_tokens_per_s(
+            mean_position(self.trajectories)
+        )
         return one * self.scenario.deployment.prefill
+
+
+def _arrived(plans: Sequence[PlannedSession], now: float) -> list[tuple[str, float, str]]:
+    return [(plan.id, plan.arrival_s, plan.trajectory.id) for plan in plans if plan.arrival_s <= now]
 
 
 @cache
