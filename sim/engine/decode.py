@@ -105,8 +105,7 @@ class DecodeInstance:
                 return
             self.waiting.pop()
             self.waiting_tokens -= call.prompt
-            self.reserved += 1
-            self.kv_idle += call.prompt
+            self._promise(call)
             call.reserve_wait = self.env.now - call.reserve_since
             self.on_reserved(call)
 
@@ -122,9 +121,15 @@ class DecodeInstance:
             or self.running + self.reserved >= self.costs.decode_slots
         ):
             return False
+        self._promise(call)
+        return True
+
+    def _promise(self, call: EngineCall) -> None:
+        """Set the prompt's memory aside. The batch may now outgrow the rest before the timer that is set."""
         self.reserved += 1
         self.kv_idle += call.prompt
-        return True
+        if self.running:
+            self._wake_after(max(self._room_steps(), 1.0))
 
     def cancel_reservation(self, call: EngineCall) -> None:
         self.reserved -= 1
@@ -197,16 +202,21 @@ class DecodeInstance:
 
     def _reschedule(self) -> None:
         """New pace; a timer is set only if the next end or overflow comes before the one already set."""
-        c = self.costs
-        n = self.running
-        if not n:
+        if not self.running:
             return
         self._step_s = self.plain_step_s() + self._stretch_s
         steps = self._ends[0][0] - self._clock
-        room = (c.kv_tokens - self.kv_running - self.kv_idle - self.lent) / n
+        room = self._room_steps()
         if room < steps:
             steps = max(room, 1.0)
-        at = self.env.now + max(steps, 0.0) * self._step_s
+        self._wake_after(max(steps, 0.0))
+
+    def _room_steps(self) -> float:
+        """Steps until the running contexts reach the memory's end."""
+        return (self.costs.kv_tokens - self.kv_running - self.kv_idle - self.lent) / self.running
+
+    def _wake_after(self, steps: float) -> None:
+        at = self.env.now + steps * self._step_s
         if at < self._timer:
             self._timer = at
             self.env.timeout(at - self.env.now, at).callbacks.append(self._tick)
@@ -228,7 +238,7 @@ class DecodeInstance:
         if self.lent:
             self.tier.restore_margin(self)
         overflow = self.kv_running + self.kv_idle - self.costs.kv_tokens
-        if overflow >= 0 and self.running > 1:
+        if overflow >= 0 and (self.running > 1 or self.kv_idle):
             self._retract(overflow)
         self._reschedule()
         for call in done:
@@ -239,11 +249,12 @@ class DecodeInstance:
     def _retract(self, overflow: float) -> None:
         """Push out the requests with the fewest tokens generated, then the longest prompt, until 20 steps fit.
 
-        Their state waits in host memory, as SGLang's decode does it, and resumes before any new reservation.
+        Their state waits in host memory, as SGLang's decode does it, and resumes before any new reservation. The last
+        one stays unless what is promised to others leaves it no room.
         """
         by_progress = sorted(self._ends, key=lambda end: (self._generated(end[2]), -end[2].prompt))
         gone: set[int] = set()
-        for _, seq, call in by_progress[:-1]:
+        for _, seq, call in by_progress if self.kv_idle else by_progress[:-1]:
             if overflow < 0:
                 break
             held = call.prompt + self._generated(call)
@@ -272,7 +283,8 @@ class DecodeInstance:
             call = self.retracted[0]
             held = self._held(call)
             free = c.kv_tokens - self.kv_running - self.kv_idle - self.lent
-            if held + c.held_back_tokens * (self.running + self.reserved + 1) > free and self.running:
+            holders = self.running + self.reserved
+            if held + c.held_back_tokens * (holders + 1) > free and holders:
                 break
             del self.retracted[0]
             call.stage = Stage.DECODE

@@ -45,6 +45,20 @@ def test_late_reservation_overlaps_prefill_with_the_wait_for_memory() -> None:
     assert_idle(rig.engine)
 
 
+def test_a_request_alone_makes_room_for_what_is_promised_to_another() -> None:
+    """10 tokens beside a's prompt and b's reservation: a decodes 10 steps, waits until b is done and goes on."""
+    rig = engine("arrival", kv_tokens=200, held_back_tokens=1)
+    a = rig.submit(call("a", 64, output=101))
+    rig.submit(call("b", 126, output=5), at_s=3.0)
+    rig.run(until=3.0 + 10 * 0.25 + 0.125)
+    assert (a.stage, rig.decode.kv_running, rig.decode.kv_idle) == (Stage.RETRACTED, 0, 126)
+    rig.run()
+    b_prefill_s = 2.5 + 1 + 62 / 64 + 62 * 95 / 4096
+    b_ends = 3 + b_prefill_s + 0.5 + 4 * 0.25
+    assert rig.finished == {"b": b_ends, "a": b_ends + 90 * 0.25}
+    assert_idle(rig.engine)
+
+
 @pytest.mark.parametrize("reserve_at", ["arrival", "prefill_end"])
 @pytest.mark.parametrize("stage", STAGES)
 def test_an_abort_at_any_stage_gives_everything_back(stage: Stage, reserve_at: str) -> None:
