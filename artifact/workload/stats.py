@@ -105,3 +105,9 @@ def _ratio(part: int, whole: int) -> float:
     if whole:
         return part / whole
     return float("inf") if part else float("nan")
+
+
+def mean_position(trajectories: Sequence[Trajectory]) -> float:
+    """Mean position of a prompt token in its prompt, tokens: where attention of a prefill that hits nothing works."""
+    prompts = np.concatenate([t.prompt_tokens for t in trajectories]).astype(float)
+    return float((prompts**2).sum() / prompts.sum() / 2)

@@ -66,7 +66,9 @@ def draw_pool(spec: WorkloadSpec, rng: np.random.Generator) -> Pool:
     n_calls = np.clip(_ints(spec.calls, rows, rng), 4, width)
     position = np.arange(width) / n_calls[:, None]
     effort = np.exp(spec.effort_sigma * rng.standard_normal((rows, 1)))
-    output = np.clip(_draw(spec.output, shape, rng) * np.sqrt(effort), 1, laws.OUTPUT_CAP_TOKENS).astype(np.int64)
+    output = np.clip(_draw(spec.output, shape, rng) * effort**spec.output_effort, 1, laws.OUTPUT_CAP_TOKENS).astype(
+        np.int64
+    )
     fading = spec.tool_decay * np.exp(-spec.tool_decay * position) / -np.expm1(-spec.tool_decay)
     tool = np.clip(_draw(spec.tool, shape, rng) * effort * fading, 1, laws.TOOL_CAP_TOKENS).astype(np.int64)
     tool[:, 0] = 0

@@ -24,11 +24,11 @@ def published() -> dict[str, dict]:
 
 
 @BOTH
-def test_every_target_is_met_within_one_percent_at_once(spec: WorkloadSpec) -> None:
+def test_published_targets_are_met_within_one_percent_and_derived_ones_within_three_at_once(spec: WorkloadSpec) -> None:
     sessions = workload(spec.name)
     assert len(sessions) == spec.sessions
     for target in spec.targets:
-        assert obtained(target, sessions) == pytest.approx(target.value, rel=0.01), target
+        assert obtained(target, sessions) == pytest.approx(target.value, rel=0.01 if target.claim else 0.03), target
 
 
 def test_the_statistics_that_follow_from_published_ones() -> None:

@@ -103,7 +103,7 @@ def test_selection_takes_a_candidate_once_and_beats_chance() -> None:
         return float((misses[rows].sum(axis=0) ** 2).sum())
 
     rng = np.random.default_rng(2)
-    assert cost(rows) < 0.05 * min(cost(rng.choice(600, spec.sessions, replace=False)) for _ in range(20))
+    assert cost(rows) < 0.2 * min(cost(rng.choice(600, spec.sessions, replace=False)) for _ in range(20))
 
 
 def test_a_drawn_session_ends_before_it_outgrows_the_context() -> None:

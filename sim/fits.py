@@ -1,0 +1,127 @@
+"""Which numbers of which calibration are fitted to which claims, and `basin calibrate`, which does it."""
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+import yaml
+from rich.console import Console
+
+from artifact.records.schema import Records
+from artifact.reproduce.registry import evaluate, evaluators
+from artifact.reproduce.scenarios import trap_h100
+from artifact.workload.catalog import workload
+from artifact.workload.load import Load
+from artifact.workload.stats import mean_position, workload_stats
+from sim.calibration.model import Calibration, calibration
+from sim.fit import Fit, Obtained, Values, comparison, number, run_fit
+from sim.overload import overload_rate
+from sim.run import run
+from sim.scenario import Deployment
+
+SATURATED_H100 = 31_000.0
+BASE_TTFT_S = 0.2
+SEEDS = range(5)
+TRAP_CLAIMS = ("A-trap-ttft", "A-trap-goodput-ctrl", "A-trap-goodput-hour", "A-loop-uncached-0")
+
+
+def h100_tied(c: Calibration) -> Values:
+    """Prefill time a token from the saturated throughput (A-loop-saturation), and the call overhead from the TTFT of an
+    undisturbed engine (A-trap-ttft-base), of which prefill of a mean new suffix and the transfer are the rest."""
+    p = c.prefill
+    position = mean_position(workload("terminal-bench"))
+    per_token = 1 / SATURATED_H100 - p.fixed_s.value / p.chunk_tokens.value - position * p.per_token_position_s.value
+    stats = workload_stats(workload("terminal-bench"))
+    suffix_s = p.fixed_s.value + stats.new_mean * (per_token + stats.prompt_mean * p.per_token_position_s.value)
+    return {"prefill.per_token_s": per_token, "call_overhead_s": BASE_TTFT_S - suffix_s - c.transfer_s.value}
+
+
+def simulate_trap(path: str, workers: int) -> Obtained:
+    """The fitted figures of the undisturbed and the +100% runs, medians over the seeds."""
+    arms = trap_h100(SEEDS, ("none", "plus100"), calibration=path)
+    with ProcessPoolExecutor(workers) as pool:
+        runs: dict[str, Sequence[Records]] = {name: list(pool.map(run, arm)) for name, arm in arms.items()}
+    known = evaluators()
+    return {claim: float(evaluate(known[claim], runs).obtained) for claim in TRAP_CLAIMS}
+
+
+H100 = Fit(
+    name="h100",
+    free=("decode.fixed_s", "decode.per_request_s", "decode.per_context_token_s"),
+    claims=("A-loop-saturation", "A-trap-ttft-base", *TRAP_CLAIMS),
+    simulate=simulate_trap,
+    tied=h100_tied,
+)
+
+
+PREFILL_SPEEDUP_H200 = 1.675
+"""Middle of the published 1.6-1.75 times the nominal prefill throughput of H100 (paper A §4.2)."""
+OVERLOAD_SEEDS = range(3)
+OVERLOAD_STEP = 0.25
+
+
+def h200_tied(c: Calibration) -> Values:
+    """Prefill costs from H100's by the published speed-up; decode memory grows as the prefix cache does, and the decode
+    step keeps H100's shape."""
+    h100 = calibration("h100")
+    memory = c.prefill.cache_tokens.value / h100.prefill.cache_tokens.value
+    speed = c.decode.per_context_token_s.value / h100.decode.per_context_token_s.value
+    prefill = ("prefill.fixed_s", "prefill.per_token_s", "prefill.per_token_position_s")
+    return {
+        **{name: number(h100, name).value / PREFILL_SPEEDUP_H200 for name in prefill},
+        "decode.kv_tokens": memory * h100.decode.kv_tokens.value,
+        "decode.fixed_s": speed * h100.decode.fixed_s.value,
+        "decode.per_request_s": speed * h100.decode.per_request_s.value,
+        "call_overhead_s": h100.call_overhead_s.value,
+    }
+
+
+def simulate_overload(path: str, workers: int) -> Obtained:
+    """Reference overload rates of 1P3D, GPU-only and with a host tier twice the GPU cache (paper A §5.2)."""
+    load = Load(rate_per_min=1, duration_s=7200)
+    grids = {
+        "A-lref-gpu": (0.0, np.arange(9, 15, OVERLOAD_STEP)),
+        "A-lref-host": (2.0, np.arange(13, 21, OVERLOAD_STEP)),
+    }
+    with ProcessPoolExecutor(workers) as pool:
+        return {
+            claim: overload_rate(
+                Deployment(calibration=path, prefill=1, decode=3, host_ratio=host),
+                load,
+                np.arange(*rates, OVERLOAD_STEP).tolist(),
+                OVERLOAD_SEEDS,
+                pool,
+            )
+            for claim, (host, rates) in grids.items()
+        }
+
+
+H200 = Fit(
+    name="h200",
+    free=("prefill.cache_tokens", "decode.per_context_token_s"),
+    claims=("A-lref-gpu", "A-lref-host"),
+    simulate=simulate_overload,
+    tied=h200_tied,
+    steps=16,
+)
+
+FITS: Mapping[str, Fit] = {fit.name: fit for fit in (H100, H200)}
+
+
+def calibrate(
+    name: Annotated[str, typer.Argument(help=f"Which calibration: {', '.join(FITS)}.")],
+    out: Annotated[Path | None, typer.Option(help="Write the refitted calibration here (YAML).")] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 2,
+) -> None:
+    """Fit a calibration's free numbers to the published claims it names, and compare with the committed ones."""
+    console = Console()
+    if name not in FITS:
+        console.print(f"no fit {name!r}: there are {', '.join(FITS)}", style="red")
+        raise typer.Exit(2)
+    fitted = run_fit(FITS[name], workers, console)
+    console.print(comparison(FITS[name], fitted))
+    if out is not None:
+        out.write_text(yaml.safe_dump(fitted.model_dump(mode="json"), sort_keys=False))
