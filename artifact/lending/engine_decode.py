@@ -284,10 +284,6 @@ class Lender:
 
 
 def _created(queue: Any, *args: Any, **kwargs: Any) -> None:
-    from sglang.srt.runtime_context import get_disagg
-
-    if not get_disagg().disaggregation_decode_enable_radix_cache:
-        raise ValueError("lending keeps units in decode's prefix cache: add --disaggregation-decode-enable-radix-cache")
     RUNTIME.lender = Lender(queue)
 
 
@@ -344,3 +340,9 @@ def hooks() -> list[Hook]:
         Hook(f"{tree}.on_release", after(_released)),
         Hook(f"{tree}.reset", before(_reset)),
     ]
+
+
+def check(server_args: Any) -> None:
+    """Raises `ValueError` where units would have no place to be kept."""
+    if server_args.disaggregation_mode == "decode" and not server_args.disaggregation_decode_enable_radix_cache:
+        raise ValueError("lending keeps units in decode's prefix cache: add --disaggregation-decode-enable-radix-cache")

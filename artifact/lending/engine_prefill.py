@@ -36,8 +36,6 @@ class Borrower:
         self.groups = -(-self.scheduler.model_config.num_hidden_layers // RUNTIME.settings.layers_per_group)
         if self.groups > MAX_GROUPS:
             raise ValueError(f"{self.groups} layer groups exceed {MAX_GROUPS}: raise layers_per_group in BASIN_SGLANG")
-        if self.tree.linker is not None or self.tree.cache_controller is not None:
-            raise ValueError("lending on prefill cannot share the cache with an external linker or HiCache yet")
         self.index, self.table = UnitIndex(), FetchTable(SLOTS, RUNTIME.settings.fetch_timeout_s)
         self.flags: torch.Tensor = self.manager.basin_flags
         # FAILED must reach a waiter while its stream spins: never queue behind that stream.
@@ -338,3 +336,19 @@ def hooks() -> list[Hook]:
         Hook(f"{tree}.on_release", after(_released)),
         Hook("sglang.srt.managers.scheduler.Scheduler.is_fully_idle", _idle),
     ]
+
+
+def check(server_args: Any) -> None:
+    """Raises `ValueError` for deployments that lending does not cover, naming the flag."""
+    for wrong, what in (
+        (server_args.disaggregation_mode == "null", "needs prefill-decode disaggregation (--disaggregation-mode)"),
+        (server_args.disaggregation_transfer_backend != "nixl", "needs --disaggregation-transfer-backend nixl"),
+        (server_args.tp_size != 1 or server_args.pp_size != 1, "covers --tp-size 1 and --pp-size 1 only"),
+        (
+            server_args.disaggregation_mode == "prefill" and server_args.enable_hierarchical_cache,
+            "cannot share prefill's cache with --enable-hierarchical-cache yet",
+        ),
+        (server_args.enable_unified_cache_external_linker, "takes the place of --enable-unified-cache-external-linker"),
+    ):
+        if wrong:
+            raise ValueError(f"the feature 'lend' of BASIN_SGLANG {what}")

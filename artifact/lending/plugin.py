@@ -43,11 +43,14 @@ def _hooks() -> list[Hook]:
         Hook(f"{_SCHEDULER}.set_internal_state", _switch),
         Hook(f"{_SCHEDULER}.__init__", _scheduler_init),
     ]
-    for feature, modules in MODULES.items():
-        if RUNTIME.settings.has(feature):
-            for name in modules:
-                chosen += import_module(f"artifact.lending.{name}").hooks()
+    for module in _modules():
+        chosen += module.hooks()
     return chosen
+
+
+def _modules() -> list[Any]:
+    names = [name for feature, group in MODULES.items() if RUNTIME.settings.has(feature) for name in group]
+    return [import_module(f"artifact.lending.{name}") for name in names]
 
 
 def _require_version(hooks: list[Hook]) -> None:
@@ -86,10 +89,9 @@ def report(arounds: dict[str, Callable[..., Any]], patched: set[str]) -> None:
 
 
 def _scheduler_init(original: Callable[..., Any], scheduler: Any, server_args: Any, *args: Any, **kwargs: Any) -> None:
-    if RUNTIME.settings.has("order"):
-        from artifact.lending import engine_order
-
-        engine_order.check(server_args)
+    for module in _modules():
+        if hasattr(module, "check"):
+            module.check(server_args)
     if server_args.enable_metrics:
         from artifact.lending.engine_metrics import Metrics
 

@@ -134,3 +134,30 @@ def test_keys_and_values_of_a_layer_go_together_and_state_follows_its_own_ids():
     theirs.dst_kv_ptrs = [11, 21]
     with pytest.raises(ValueError, match="4 and 2"):
         entries(ours, theirs, layers=2)
+
+
+def test_checks_name_the_flag_that_is_missing_or_in_the_way():
+    pytest.importorskip("sglang", reason="the checks stand beside the hooks, which import the engine")
+    from artifact.lending import engine_decode, engine_order, engine_prefill
+
+    args = types.SimpleNamespace(
+        enable_priority_scheduling=False,
+        disaggregation_mode="decode",
+        disaggregation_transfer_backend="nixl",
+        disaggregation_decode_enable_radix_cache=True,
+        tp_size=1,
+        pp_size=1,
+        enable_hierarchical_cache=False,
+        enable_unified_cache_external_linker=False,
+    )
+    for module in (engine_decode, engine_order, engine_prefill):
+        module.check(args)
+    for module, change, flag in (
+        (engine_decode, {"disaggregation_decode_enable_radix_cache": False}, "--disaggregation-decode-enable-radix"),
+        (engine_order, {"enable_priority_scheduling": True}, "--enable-priority-scheduling"),
+        (engine_prefill, {"tp_size": 2}, "--tp-size 1"),
+        (engine_prefill, {"disaggregation_mode": "null"}, "--disaggregation-mode"),
+        (engine_prefill, {"disaggregation_mode": "prefill", "enable_hierarchical_cache": True}, "--enable-hier"),
+    ):
+        with pytest.raises(ValueError, match=flag):
+            module.check(types.SimpleNamespace(**{**vars(args), **change}))
