@@ -96,7 +96,15 @@ def test_without_hardware_runs_it_says_so_and_draws_nothing(name, tmp_path):
     assert (part.read_bytes() if part.is_file() else None) == before
 
 
+@pytest.fixture
+def _no_trace_left():
+    yield
+    for path in (ROOT / "build" / "figures").glob("fig04_trap-native.*"):  # the report would show it
+        path.unlink()
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("_no_trace_left")
 def test_figure_4_runs_on_a_trace_and_judges_no_claims(tmp_path):
     trace = ROOT / "tests" / "data" / "traces" / "native.jsonl"
     executed = execute("fig04_trap", tmp_path, trace=str(trace.relative_to(ROOT)))
