@@ -1,5 +1,6 @@
 """Sessions on the engine: the unloaded reference, warm start, ending a group, a policy switched on late."""
 
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +159,24 @@ def test_samples_count_what_the_calls_say(tmp_path: Path) -> None:
     assert last["computed_tokens_total"] == last["prompt_tokens_total"] - last["cached_tokens_total"]
     assert last["calls_done_total"] == len(done) == sum(row["calls_done"] for row in sessions(records).values())
     assert (last["active_sessions"], last["working_set_tokens"], last["decode_kv_running_tokens"]) == (0, 0, 0)
+
+
+def test_a_run_in_steps_is_the_run_and_leaves_no_garbage(tmp_path: Path) -> None:
+    made = [trajectory("t", (64, 96, 128), output=9), trajectory("u", (200, 400), output=30)]
+    busy = scenario(tmp_path, made, arrivals_s=[5.0 * i for i in range(20)], duration_s=600.0)
+    stepwise = Simulation(busy)
+    gc.collect()
+    gc.disable()  # `advance` turns the collector off while it runs
+    try:
+        for time_s in (10.0, 10.0, 300.0, 600.0):
+            stepwise.advance(time_s)
+        assert not gc.isenabled()
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
+    stepwise.advance(600.0)
+    assert gc.isenabled()
+    assert stepwise.finish().calls.equals(run(busy).calls)
 
 
 def test_scenario_fields_are_checked() -> None:
