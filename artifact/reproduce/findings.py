@@ -4,6 +4,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from artifact.metrics import EndState, NotObserved, end_state
 from artifact.records.schema import Records
 from artifact.reproduce.evaluate.trap_h100 import FOLLOWING_HOUR, hit_base
@@ -113,8 +115,8 @@ def loop_findings(runs: Runs) -> str:
             "- **Population.** With the burst left in place, active base sessions are "
             f"{_value('A-kill-base-50', runs)} times those without a burst at minute 50 and "
             f"{_value('A-kill-base-90', runs)} times at minute 90.",
-            f"- **Cliff.** The binned median falls most steeply at W/C = {_value('A-cliff', runs)}, from "
-            f"{_value('A-cliff-shoulder', runs)} to {_value('A-cliff-floor', runs)}.",
+            f"- **Cliff.** The binned median hit rate falls from {_value('A-cliff-shoulder', runs)} to "
+            f"{_value('A-cliff-floor', runs)}, most steeply at W/C = {_value('A-cliff', runs)}.",
             f"- **Recomputation.** Prefill computes {_value('A-loop-uncached-0', runs)} missed tokens/s before the "
             f"surge and {_value('A-loop-uncached', runs)} (10th to 90th percentile of the windows) from minute 60 on, "
             f"+100%. {_saturation(uncached, capacity)}",
@@ -138,10 +140,12 @@ def _saturation(uncached: Any, capacity: Any) -> str:
 
 
 def _obtained(claim_id: str, runs: Runs) -> Any:
+    """What a claim is judged on; None where the runs cannot tell."""
     try:
-        return evaluate(evaluators()[claim_id], runs).obtained
+        obtained = evaluate(evaluators()[claim_id], runs).obtained
     except NotObserved:
         return None
+    return None if np.any(np.isnan(obtained)) else obtained
 
 
 def _value(claim_id: str, runs: Runs) -> str:

@@ -61,10 +61,24 @@ def missing_all(run):
 def test_saturation_is_a_matter_of_the_numbers():
     runs = {"none": [NONE], "plus33": [PLUS33], "plus100": [PLUS100], "burst": [BURST], "burst_ended": [NONE]}
     words = loop_findings(runs)
-    assert "from 0.95 to 0.27" in words and "at least 1% of the 100 tokens/s" in words
+    assert "falls from 0.95 to 0.27, most steeply at W/C = 2.25" in words and "at least 1% of the 100 tokens/s" in words
     assert "prefill is not always saturated" in words
     words = loop_findings(runs | {"plus100": [missing_all(PLUS100)]})
     assert "at least 100% of the 100 tokens/s" in words and "prefill is saturated" in words
+
+
+def test_what_a_real_run_did_not_record_is_not_made_up():
+    def unsampled(run):
+        capacity = {"prefill_cache_tokens": 1000, "host_cache_tokens": 0, "decode_kv_tokens": 2000}
+        meta = run.meta | {"capacity": capacity | {"saturated_prefill_tokens_per_s": float("nan")}}
+        return replace(run, samples=run.samples.slice(0, 0), meta=meta)
+
+    runs = {"none": [NONE], "plus33": [PLUS33], "plus100": [PLUS100], "burst": [BURST], "burst_ended": [NONE]}
+    bare = {arm: [unsampled(run) for run in seeds] for arm, seeds in runs.items()}
+    assert "prefill at not observed of its saturated throughput" in trap_findings(bare)
+    words = loop_findings(bare)
+    assert "nan" not in words and "prefill is" not in words and "W/C = not observed" in words
+    assert "a call waits 25 s" in words
 
 
 def test_workload_words_hold_its_statistics():

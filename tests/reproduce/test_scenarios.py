@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from handmade import records
 
+from artifact.metrics import cache_tokens, capacity, windows
 from artifact.reproduce import scenarios
 from artifact.reproduce.claims import load_claims
 from artifact.reproduce.scenarios import (
@@ -49,6 +50,14 @@ def test_recorded_runs_are_those_of_seeds_that_all_arms_have(tmp_path):
     }
     assert [run.meta["seed"] for run in recorded("h100-1p1d", ["none"], [10, 99], tmp_path)["none"]] == [10]
     assert recorded("h200-1p3d", ["none"], root=tmp_path) == {"none": []}
+
+
+def test_a_recorded_run_without_host_tier_or_known_saturation_can_be_read(tmp_path):
+    run = records(source="hw", capacity={"prefill_cache_tokens": 1000, "decode_kv_tokens": 2000})
+    run.save(tmp_path / "hw_runs" / "results" / "h100-1p1d" / "none" / "seed0")
+    (found,) = recorded("h100-1p1d", ["none"], root=tmp_path)["none"]
+    assert cache_tokens(found) == 1000 and capacity(found, "decode_kv_tokens") == 2000
+    assert np.isnan(windows(found)["prefill_use"]).all()
 
 
 def test_what_cannot_be_recorded_is_refused():

@@ -167,9 +167,10 @@ def _cliff(ax: Axes, runs: Runs) -> pd.DataFrame:
 def _uncached(ax: Axes, frames: Windows, run: Records) -> pd.DataFrame:
     drawn = _lines(ax, frames, "uncached_tokens_per_s", "c", scale=1e-3)
     limit = capacity(run, "saturated_prefill_tokens_per_s") / 1000
-    ax.axhline(limit, color=BLACK, ls="--", lw=0.8)
+    if np.isfinite(limit):  # nothing measures it on a real engine
+        ax.axhline(limit, color=BLACK, ls="--", lw=0.8)
+        ax.annotate("prefill capacity", (0.02, limit), (0, 1), ("axes fraction", "data"), "offset points", fontsize=7)
     ax.set_ylabel("Uncached (K tok/s)")
-    ax.annotate("prefill capacity", (0.02, limit), (0, 1), ("axes fraction", "data"), "offset points", fontsize=7)
     _legend_above(ax)
     under(ax, "c", "Uncached prefill")
     return pd.concat([drawn, pd.DataFrame({"panel": "c", "series": "prefill capacity", "y": [limit]})])
