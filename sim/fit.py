@@ -25,20 +25,20 @@ Values = Mapping[str, float]
 
 @dataclass(frozen=True)
 class Fit:
-    """Free numbers of a calibration (dotted names) and the claims they are fitted to.
+    """Free numbers of a calibration (dotted names, with the values to start from) and the claims they are fitted to.
 
     `simulate(path, workers)` runs with the calibration file at `path` and returns what it obtains, by claim.
     `spread` is the size of the first steps, as a share of the starting values.
     """
 
     name: str
-    free: tuple[str, ...]
+    start: Values
     claims: tuple[str, ...]
     simulate: Callable[[str, int], Obtained]
     tied: Callable[[Calibration], Values] = lambda _: {}
     """Numbers that follow from the others in closed form, applied after every step."""
-    spread: float = 0.1
-    steps: int = 40
+    spread: float = 0.12
+    steps: int = 34
 
 
 def misfit(obtained: Obtained) -> float:
@@ -70,21 +70,22 @@ def with_values(base: Calibration, values: Values) -> Calibration:
 
 
 def run_fit(fit: Fit, workers: int, console: Console) -> Calibration:
-    """Nelder-Mead over the logarithms of the free numbers, from the committed calibration, on common random numbers.
+    """Nelder-Mead over the logarithms of the free numbers, on common random numbers.
 
     Deterministic: the same code and claims give the same calibration.
     """
-    start = calibration(fit.name)
-    origin = np.log([number(start, name).value for name in fit.free])
+    base = calibration(fit.name)
+    free = tuple(fit.start)
+    origin = np.log([fit.start[name] for name in free])
     tried: dict[tuple[float, ...], float] = {}
 
     def candidate(logs: np.ndarray) -> Calibration:
-        changed = with_values(start, dict(zip(fit.free, np.exp(logs), strict=True)))
+        changed = with_values(base, dict(zip(free, np.exp(logs), strict=True)))
         return with_values(changed, fit.tied(changed))
 
     def objective(logs: np.ndarray) -> float:
         this = candidate(logs)
-        key = tuple(number(this, name).value for name in fit.free)
+        key = tuple(number(this, name).value for name in free)
         if key not in tried:
             with TemporaryDirectory() as folder:
                 path = Path(folder) / f"{fit.name}.yaml"
@@ -112,7 +113,7 @@ def comparison(fit: Fit, fitted: Calibration) -> Table:
     """Committed against refitted, one row a fitted number."""
     table = Table("number", "committed", "fitted", "unit", title=f"{fit.name}: fitted to {', '.join(fit.claims)}")
     committed = calibration(fit.name)
-    for name in (*fit.free, *fit.tied(fitted)):
+    for name in (*fit.start, *fit.tied(fitted)):
         old, new = number(committed, name), number(fitted, name)
         table.add_row(name, f"{old.value:.4g}", f"{new.value:.4g}", new.unit)
     return table

@@ -25,7 +25,18 @@ from sim.scenario import Deployment
 SATURATED_H100 = 31_000.0
 BASE_TTFT_S = 0.2
 SEEDS = range(5)
-TRAP_CLAIMS = ("A-trap-ttft", "A-trap-goodput-ctrl", "A-trap-goodput-hour", "A-loop-uncached-0")
+TRAP_CLAIMS = (
+    "A-trap-hit-base",
+    "A-trap-util-base",
+    "A-trap-ttft",
+    "A-trap-calls",
+    "A-trap-goodput-hour",
+    "A-trap-goodput-ctrl",
+    "A-loop-uncached-0",
+    "A-loop-kv-idle",
+    "A-loop-decoding",
+    "A-loop-resv-wait",
+)
 
 
 def h100_tied(c: Calibration) -> Values:
@@ -36,7 +47,7 @@ def h100_tied(c: Calibration) -> Values:
     per_token = 1 / SATURATED_H100 - p.fixed_s.value / p.chunk_tokens.value - position * p.per_token_position_s.value
     stats = workload_stats(workload("terminal-bench"))
     suffix_s = p.fixed_s.value + stats.new_mean * (per_token + stats.prompt_mean * p.per_token_position_s.value)
-    return {"prefill.per_token_s": per_token, "call_overhead_s": BASE_TTFT_S - suffix_s - c.transfer_s.value}
+    return {"prefill.per_token_s": per_token, "call_overhead_s": round(BASE_TTFT_S - suffix_s - c.transfer_s.value, 2)}
 
 
 def simulate_trap(path: str, workers: int) -> Obtained:
@@ -50,7 +61,12 @@ def simulate_trap(path: str, workers: int) -> Obtained:
 
 H100 = Fit(
     name="h100",
-    free=("decode.fixed_s", "decode.per_request_s", "decode.per_context_token_s"),
+    start={
+        "prefill.per_token_position_s": 3.2e-10,
+        "decode.fixed_s": 3.7e-3,
+        "decode.per_request_s": 3.3e-4,
+        "decode.per_context_token_s": 1.1e-8,
+    },
     claims=("A-loop-saturation", "A-trap-ttft-base", *TRAP_CLAIMS),
     simulate=simulate_trap,
     tied=h100_tied,
@@ -91,7 +107,7 @@ def simulate_overload(path: str, workers: int) -> Obtained:
             claim: overload_rate(
                 Deployment(calibration=path, prefill=1, decode=3, host_ratio=host),
                 load,
-                np.arange(*rates, OVERLOAD_STEP).tolist(),
+                np.arange(rates[0], rates[1], OVERLOAD_STEP).tolist(),
                 OVERLOAD_SEEDS,
                 pool,
             )
@@ -101,7 +117,7 @@ def simulate_overload(path: str, workers: int) -> Obtained:
 
 H200 = Fit(
     name="h200",
-    free=("prefill.cache_tokens", "decode.per_context_token_s"),
+    start={"prefill.cache_tokens": 2.2e6, "decode.per_context_token_s": 8e-9},
     claims=("A-lref-gpu", "A-lref-host"),
     simulate=simulate_overload,
     tied=h200_tied,
