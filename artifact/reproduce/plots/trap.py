@@ -144,7 +144,7 @@ def _population(ax: Axes, seeds: Sequence[pd.DataFrame]) -> pd.DataFrame:
     ax.plot(minute, total, color=BLACK, lw=1.2, label="total")
     ax.set_ylabel("Active sessions")
     _legend_above(ax)
-    under(ax, "a", "Active sessions, trapped run")
+    under(ax, "a", "Active sessions, burst run")  # trapped in the paper; here that is for the runs to tell
     return pd.concat([drawn, pd.DataFrame({"panel": "a", "series": "total", "x": minute, "y": total})])
 
 
@@ -152,10 +152,10 @@ def _cliff(ax: Axes, runs: Runs) -> pd.DataFrame:
     curve = hit_curve([run for seeds in runs.values() for run in seeds])
     ax.plot(curve.points["w_over_c"], curve.points["hit_rate"], ".", ms=2, color=SKY, alpha=0.5, label="window")
     ax.plot(curve.bins["w_over_c"], curve.bins["hit_rate"], color=BLUE, lw=1.4, label="window median")
-    ax.axvline(1, color=BLACK, ls="--", lw=0.8)
+    ax.vlines(1, 0, 1, color=BLACK, ls="--", lw=0.8)
     ax.annotate("cache size", (1, 0.03), (3, 0), "data", "offset points", fontsize=7)
     ax.set(ylabel="Prefix hit rate", ylim=(0, 1.02), xlim=(0, None), yticks=np.linspace(0, 1, 5))
-    ax.legend(loc="center right", handlelength=1.2, fontsize=7, markerscale=3).set_in_layout(False)
+    _legend_above(ax)
     under(ax, "b", "Hit rate vs. working set", "Working set / cache size")
     series = {"window": curve.points, "window median": curve.bins}
     return pd.concat(
@@ -213,7 +213,9 @@ def _mean(seeds: Sequence[pd.DataFrame], column: str) -> tuple[np.ndarray, np.nd
 def _legend_above(ax: Axes) -> None:
     """A legend in one line, in room made above what is drawn from zero up."""
     ax.set_ylim(0, ax.get_ylim()[1] * 1.3)
-    line = ax.legend(loc="upper left", ncols=3, handlelength=1, columnspacing=0.8, fontsize=7, borderaxespad=0.1)
+    line = ax.legend(
+        loc="upper left", ncols=3, handlelength=1, columnspacing=0.8, fontsize=7, borderaxespad=0.1, markerscale=2
+    )
     line.set_in_layout(False)
 
 
