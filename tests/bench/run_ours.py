@@ -8,6 +8,8 @@ import sys
 import time
 from pathlib import Path
 
+import pyarrow.compute as pc
+
 from sim.run import run
 from sim.scenario import Scenario
 
@@ -18,13 +20,13 @@ def main(scenario_path: str) -> None:
     cpu_s, wall_s = time.process_time(), time.perf_counter()
     records = run(scenario)
     cpu_s, wall_s = time.process_time() - cpu_s, time.perf_counter() - wall_s
-    prompts, cached = records.calls["prompt_tokens"].to_numpy(), records.calls["cached_tokens"].to_numpy()
+    prompt_tokens, cached_tokens = (pc.sum(records.calls[f"{kind}_tokens"]).as_py() for kind in ("prompt", "cached"))
     result = {
         "cpu_s": cpu_s,
         "wall_s": wall_s,
         "calls": records.calls.num_rows - records.calls["finished_s"].null_count,
-        "prompt_tokens": int(prompts.sum()),
-        "hit": float(cached.sum() / prompts.sum()),
+        "prompt_tokens": prompt_tokens,
+        "hit": cached_tokens / prompt_tokens,
     }
     print(json.dumps(result))
 
