@@ -19,7 +19,6 @@ def test_fitted_claims_are_claims(name: str) -> None:
     assert calibration(name).fitted_claims() <= set(load_claims())
 
 
-@pytest.mark.xfail(reason="the calibration is being made: its sources are not all written down", strict=False)
 @pytest.mark.parametrize("name", SHIPPED)
 def test_every_number_says_where_it_comes_from(name: str) -> None:
     for place, quantity in calibration(name).quantities():
