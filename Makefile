@@ -47,7 +47,7 @@ test-slow: setup  ## long sweeps, notebooks, browsers
 test-engine: setup-sglang-cpu  ## against real engines on the CPU
 	$(VENV)-sglang/bin/pytest -m engine
 
-bench: setup  ## speed, as ratios to peers measured in the same run
+bench: setup $(VENV)-bench/.ready  ## speed, as ratios to peers measured in the same run
 	$(BIN)/pytest -m bench -s tests
 
 lint: setup  ## style, types, import rules
@@ -64,6 +64,11 @@ report: setup  ## build/report.html with all figures and verdicts
 
 claims: setup  ## published against obtained
 	$(BIN)/basin claims
+
+$(VENV)-bench/.ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)-bench
+	$(VENV)-bench/bin/pip install --quiet --disable-pip-version-check --no-deps ai-dynamo-runtime==1.6.1
+	@touch $@
 
 setup-sglang-cpu: setup $(VENV)-sglang/.ready  ## SGLang on the CPU, for the engine tests (about 3 GB)
 

@@ -99,8 +99,8 @@ def simulate_overload(path: str, workers: int) -> Obtained:
     """Reference overload rates of 1P3D, GPU-only and with a host tier twice the GPU cache (paper A §5.2)."""
     load = Load(rate_per_min=1, duration_s=7200)
     grids = {
-        "A-lref-gpu": (0.0, np.arange(9, 15, OVERLOAD_STEP)),
-        "A-lref-host": (2.0, np.arange(13, 21, OVERLOAD_STEP)),
+        "A-lref-gpu": (0.0, (9, 15)),
+        "A-lref-host": (2.0, (13, 21)),
     }
     with ProcessPoolExecutor(workers) as pool:
         return {

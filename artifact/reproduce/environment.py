@@ -18,7 +18,7 @@ LOCK_HEADER = """\
 # Regenerate with `make lock`, from the direct dependencies in pyproject.toml.
 """
 GPU_PINS = ("torch==2.14.1", "triton==3.8.0", "sglang==0.5.23", "nixl==1.5.1")
-"""What the engine extension and the kernels need beside a CUDA driver; pinned with the SGLang that the extension fits."""
+"""What the engine extension and the kernels need beside a CUDA driver; pinned with the SGLang the extension fits."""
 GPU_MARK = "# ---- GPU part: needs a CUDA driver. Delete from here to the end on a machine without one. ----"
 CONDA = """\
 # Conda environment. Written by `make environment` from requirements.lock; do not edit.

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 CODE = {"sim": ("artifact", "sim"), "hw": ("artifact", "hw_runs")}
 """Folders whose files determine a figure's results, by source; those of real runs hold the recorded results, too."""
-CODE_KINDS = (".py", ".yaml", ".json", ".parquet")
+CODE_KINDS = (".py", ".yaml", ".json", ".jsonl", ".parquet")
 TRACEBACK_LINES = 15
 UNKNOWN_CELL_S = 1.0
 """Assumed of a cell that was never run here, for the time left."""

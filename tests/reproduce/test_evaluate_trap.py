@@ -143,8 +143,8 @@ def test_the_degradation_outlives_the_burst_only_if_the_rise_is_brief_and_the_ba
     assert value("A-kill-outlives", burst=relapsing([])) is False  # no rise at all
     assert value("A-kill-outlives", burst=relapsing(range(42, 100))) is False  # the rise lasts
     assert value("A-kill-outlives", burst=relapsing(range(42, 46), base_growth=0)) is False
-    with pytest.raises(NotObserved, match="within 40 min"):
-        value("A-kill-outlives", burst=burst_arm(last_end_min=70.0))
+    with pytest.raises(NotObserved, match="too near"):
+        value("A-kill-outlives", burst=burst_arm(last_end_min=85.0))
     with pytest.raises(NotObserved, match="no burst sessions"):
         value("A-kill-stay", burst=NONE)
 
