@@ -165,6 +165,10 @@ class LentMatches(UnifiedCacheLinkerWrapper):
             last_host_node=result.best_match_node, host_hit_length=extra, mamba_host_hit_length=states
         )
 
+    def release_request(self, rid: str) -> None:
+        self._borrower.forget_choice(rid)
+        super().release_request(rid)
+
     def finish_loads(self) -> list[str]:
         rids, self.inflight_load_rids = self.inflight_load_rids, []
         index, self.inflight_load_index = self.inflight_load_index, -1

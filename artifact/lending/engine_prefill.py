@@ -123,6 +123,9 @@ class Borrower:
         self._fetch_of.pop(fetch.rid, None)
         self.table.stopped(fetch.id, "aborted", 0, time.monotonic())
 
+    def forget_choice(self, rid: str) -> None:
+        self._chosen.pop(rid, None)
+
     def collected(self, fetch: Fetch) -> None:
         """A forward that waited for this fetch is over."""
         if fetch.cause is None:
@@ -140,7 +143,7 @@ class Borrower:
         for req in reqs:
             fetch = self._fetch_of.pop(req.rid)
             self.failed.add(req.rid)
-            if not fetch.stopped:
+            if not self.table.withdrawn(fetch):
                 self._exchange_memory(req, fetch)
             # The engine's own retry path releases, keeps nothing in the cache, and starts over from the handshake.
             req.pending_bootstrap = req._basin_rerun = True
@@ -191,7 +194,6 @@ class Borrower:
     def released(self, req: Any, checkpointed: bool) -> None:
         if req.finished():
             self.failed.discard(req.rid)
-            self._chosen.pop(req.rid, None)
         session = hint_of(req).session
         if session is not None and checkpointed and req.kv.cache_protected_len:
             self._local[session] = (req.last_node, req.kv.cache_protected_len)
@@ -239,14 +241,20 @@ class Borrower:
             self.flags[fetch.slot].fill_(flag_kernels.FAILED)
 
     def _monitor(self) -> None:
-        """Give up fetches past their deadline: a dead decode instance, or one too slow."""
+        """Give up fetches past their deadline: a dead decode instance, or one too slow. Must outlive any error, since
+        a forward waits for what it does."""
         while True:
             time.sleep(MONITOR_S)
+            self.table.timeout_s = RUNTIME.settings.fetch_timeout_s
             for fetch in self.table.overdue(time.monotonic()) if self.table.busy else ():
-                self._flag_failed(fetch)
-                self.index.forget(fetch.lent.peer, fetch.lent.unit)
-                self.link.send(fetch.lent.peer, "cancel", fetch=fetch.id)
-                fetch.done.set()
+                try:
+                    self._flag_failed(fetch)
+                    self.index.forget(fetch.lent.peer, fetch.lent.unit)
+                    self.link.send(fetch.lent.peer, "cancel", fetch=fetch.id)
+                except Exception:
+                    logger.exception("basin: giving up fetch %d", fetch.id)
+                finally:
+                    fetch.done.set()
 
 
 def _created(queue: Any, *args: Any, **kwargs: Any) -> None:

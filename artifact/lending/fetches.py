@@ -96,6 +96,19 @@ class FetchTable:
                 self._abandoned[fetch.id] = self._flying.pop(fetch.id)
         return late
 
+    def withdrawn(self, fetch: Fetch) -> bool:
+        """Whether its request may keep, and later free, the memory of a failed fetch: decode writes to it no more.
+
+        False: it stays abandoned, and `settled` will hand its memory back.
+        """
+        with self._turn:
+            if fetch.id not in self._abandoned:
+                return True
+            if fetch.stopped:
+                del self._abandoned[fetch.id]
+                self._free.append(fetch.slot)
+            return fetch.stopped
+
     def settled(self, now: float) -> list[Fetch]:
         """Abandoned fetches whose memory may be reused: decode stopped, or has been silent long enough to be dead."""
         with self._turn:

@@ -1,6 +1,7 @@
 """What prefill knows of lent units: the latest of each session, and whether it helps a prompt (paper A §6.2)."""
 
 import hashlib
+import threading
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -24,25 +25,27 @@ class Lent:
 
 @dataclass(slots=True)
 class UnitIndex:
+    """Changed by the socket and the monitor thread, read by the scheduler's."""
+
     latest: dict[str, Lent] = field(default_factory=dict)
     _checked: dict[tuple[str, int, str], bool] = field(default_factory=dict)
+    _turn: threading.RLock = field(default_factory=threading.RLock)
 
     def announce(self, lent: Lent) -> Lent | None:
         """Record a session's newest unit; the one it replaces when that is on another instance (to be released)."""
-        before = self.latest.get(lent.session)
-        if before is not None:
-            self._remove([lent.session])
-        self.latest[lent.session] = lent
+        with self._turn:
+            before = self.latest.get(lent.session)
+            if before is not None:
+                self._remove([lent.session])
+            self.latest[lent.session] = lent
         return before if before is not None and before.peer != lent.peer else None
 
     def forget(self, peer: str, unit: int) -> None:
-        self._remove(s for s, lent in self.latest.items() if lent.peer == peer and lent.unit == unit)
-
-    def forget_peer(self, peer: str) -> None:
-        self._remove(s for s, lent in self.latest.items() if lent.peer == peer)
+        with self._turn:
+            self._remove([s for s, lent in self.latest.items() if lent.peer == peer and lent.unit == unit])
 
     def _remove(self, sessions: Iterable[str]) -> None:
-        for session in list(sessions):
+        for session in sessions:
             lent = self.latest.pop(session)
             self._checked = {k: v for k, v in self._checked.items() if k[:2] != (lent.peer, lent.unit)}
 

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from artifact.lending import hints, order
@@ -74,6 +74,7 @@ def test_the_cap_gives_back_just_enough():
     assert [u.id for u in units.over_cap(400, room(), RULES)] == [1, 2]
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.integers(1, 400), st.booleans(), st.floats(0, 9)), max_size=8),
     st.integers(0, 1000),
@@ -154,6 +155,17 @@ def test_an_abandoned_fetch_keeps_its_memory_until_nobody_writes_to_it(acknowled
     assert not fetches.busy and fetches.begin("r2", lent(), 0, now=99.0) is not None
 
 
+def test_memory_of_a_failed_fetch_is_freed_once_by_its_request_or_by_the_table():
+    fetches = FetchTable(slots=3, timeout_s=2.0)
+    failed, acknowledged, silent = (fetches.begin(r, lent(), 0, now=0.0) for r in "abc")
+    fetches.stopped(failed.id, "gone", 0, now=1.0)
+    assert fetches.withdrawn(failed), "decode said so: the request frees it"
+    fetches.overdue(2.1)
+    fetches.stopped(acknowledged.id, "cancelled", 0, now=2.2)
+    assert fetches.withdrawn(acknowledged) and not fetches.withdrawn(silent)
+    assert fetches.settled(99.0) == [silent], "the table must not free what a request keeps"
+
+
 # Ordering -----------------------------------------------------------------------------------------------------
 def test_priority_first_then_arrival_and_no_priority_last():
     queue = [("none", None, 0), ("late", 5, 2), ("early", 5, 1), ("first", -3, 9)]
@@ -162,6 +174,7 @@ def test_priority_first_then_arrival_and_no_priority_last():
     assert not order.sort(queue, lambda e: order.key(e[1], e[2])), "already in order"
 
 
+@settings(deadline=None)
 @given(st.lists(st.one_of(st.none(), st.integers(-5, 5)), max_size=20))
 def test_sorting_never_swaps_equals(priorities):
     queue = list(enumerate(priorities))
