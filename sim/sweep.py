@@ -39,7 +39,7 @@ def run_all(
     keys = [RunStore.key(determinants(s)) for s in scenarios]
     missing = {key: s for key, s in zip(keys, scenarios, strict=True) if not runs.path(key).is_dir()}
     if missing:
-        with _executor(workers, scheduler) as executor, _progress() as progress:
+        with open_executor(workers, scheduler) as executor, progress_bar() as progress:
             task = progress.add_task(label, total=len(missing))
             futures = [executor.submit(partial(_run_and_keep, store), key, s) for key, s in missing.items()]
             for future in futures:
@@ -59,10 +59,10 @@ def determinants(scenario: Scenario) -> dict[str, Any]:
 
 
 @cache
-def code_version() -> str:
-    """Hash of the source that decides a run."""
+def code_version(packages: Sequence[str] = DETERMINING_PACKAGES) -> str:
+    """Hash of the source of packages, of those that decide a run by default."""
     digest = hashlib.sha256()
-    for package in DETERMINING_PACKAGES:
+    for package in packages:
         root = Path(str(files(package)))
         _add(digest, root, (p for p in root.rglob("*") if p.suffix in (".py", ".jsonl")))
     return digest.hexdigest()[:16]
@@ -88,7 +88,8 @@ def _run_and_keep(store: Path, key: str, scenario: Scenario) -> None:
 
 
 @contextmanager
-def _executor(workers: int | None, scheduler: str | None) -> Iterator[Executor]:
+def open_executor(workers: int | None, scheduler: str | None) -> Iterator[Executor]:
+    """Processes of this machine (`workers`, default: all cores), or a Dask cluster's at the address `scheduler`."""
     if scheduler:
         from distributed import Client
 
@@ -99,5 +100,5 @@ def _executor(workers: int | None, scheduler: str | None) -> Iterator[Executor]:
             yield pool
 
 
-def _progress() -> Progress:
+def progress_bar() -> Progress:
     return Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())

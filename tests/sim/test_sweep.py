@@ -41,7 +41,7 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Scenario]]:
         return run(scenario)
 
     monkeypatch.setattr(sim.sweep, "run", listed)
-    monkeypatch.setattr(sim.sweep, "_executor", lambda workers, scheduler: ThreadPoolExecutor(1))
+    monkeypatch.setattr(sim.sweep, "open_executor", lambda workers, scheduler: ThreadPoolExecutor(1))
     yield ran
 
 
