@@ -78,13 +78,13 @@ def test_the_code_version_follows_source_and_shipped_data(tmp_path: Path, monkey
     (package / "__init__.py").write_text("a = 1\n")
     (package / "data.jsonl").write_text("{}\n")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(sim.sweep, "DETERMINING_PACKAGES", ("sweep_test_package",))
-    versions = [code_version.__wrapped__()]
+    packages = ("sweep_test_package",)
+    versions = [code_version.__wrapped__(packages)]
     (package / "notes.txt").write_text("not code")
-    assert code_version.__wrapped__() == versions[0]
+    assert code_version.__wrapped__(packages) == versions[0]
     for name, text in (("__init__.py", "a = 2\n"), ("data.jsonl", "{} \n"), ("new.py", "")):
         (package / name).write_text(text)
-        versions.append(code_version.__wrapped__())
+        versions.append(code_version.__wrapped__(packages))
     assert len(set(versions)) == 4
 
 
