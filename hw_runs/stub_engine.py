@@ -18,6 +18,7 @@ from typing import Annotated, Any
 import typer
 import uvicorn
 
+from artifact.lending.hints import read as read_hint
 from hw_runs.stub_engine_model import EngineModel, Pace, SimulatedEngine, StubCall
 from sim.scenario import Deployment
 
@@ -76,8 +77,9 @@ class StubEngine:
             await _respond(send, _error(f"not a chat completion: {error!r}"), status=400)
             return
         first, done = asyncio.Event(), asyncio.Event()
+        hint = read_hint(body.get("custom_params"))
         order = -float(body.get("priority") or 0) if self.priority_scheduling else 0.0
-        call = StubCall(session, max(prompt, 1), repeated, max(output, 1), order, first.set, done.set)
+        call = StubCall(session, max(prompt, 1), repeated, max(output, 1), order, first.set, done.set, hint)
         gone = asyncio.ensure_future(_disconnect(receive))
         answer = asyncio.ensure_future(self._answer(call, first, done, bool(body.get("stream")), send))
         try:
@@ -139,7 +141,10 @@ class StubEngine:
         return common_prefix(before, text) // self.bytes_per_token
 
     def _metrics(self, role: str) -> bytes:
-        lines = [f'sglang:{name}{{engine_type="{role}"}} {value}' for name, value in self.model.metrics(role).items()]
+        lines = [
+            f'{"" if name.startswith("basin_") else "sglang:"}{name}{{engine_type="{role}"}} {value}'
+            for name, value in self.model.metrics(role).items()
+        ]
         return ("\n".join(lines) + "\n").encode()
 
 

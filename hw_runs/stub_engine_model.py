@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from simpy import Environment
 
+from artifact.lending.hints import NOTHING, Hint
 from sim.calibration.model import calibration
 from sim.engine.call import EngineCall
 from sim.engine.costs import Costs
@@ -31,6 +32,7 @@ class StubCall:
     order: float
     first_token: Callable[[], None]
     done: Callable[[], None]
+    hint: Hint = NOTHING
     details: dict[str, Any] = field(default_factory=dict)
     """Times and counts that only the engine knows, complete when `done` is called."""
 
@@ -70,6 +72,7 @@ class SimulatedEngine:
     def submit(self, call: StubCall) -> None:
         inner = EngineCall(*self._session(call.session_id).next_call(call), self.env.now - self.overhead_s)
         inner.order = call.order
+        self.engine.lent.adopting = call.hint.retain
         self._inside[call], self._calls[inner] = inner, call
         self.engine.submit(inner)
 
@@ -103,12 +106,13 @@ class SimulatedEngine:
             "max_total_num_tokens": self.engine.kv_capacity,
             "prefill_busy_seconds_total": now.prefill_busy_s,
             "computed_tokens_total": now.computed_tokens,
+            "basin_lent_tokens": now.lent,
         }
 
     def _session(self, session_id: str) -> "_Session":
         session = self._sessions.get(session_id)
         if session is None:
-            session = self._sessions[session_id] = _Session(session_id, self.head)
+            session = self._sessions[session_id] = _Session(session_id, self.head, self.env.now)
             if len(self._sessions) > _SESSIONS:
                 self._sessions.popitem(last=False)
         self._sessions.move_to_end(session_id)
@@ -132,8 +136,16 @@ class SimulatedEngine:
         call = self._calls.pop(inner, None)
         if call is not None:
             del self._inside[call]
+            self._keep(call, inner)
             call.details["slow_steps"] = inner.decode.slow_steps(inner)
             call.done()
+
+    def _keep(self, call: StubCall, inner: EngineCall) -> None:
+        """What the extension would do when a call is over: drop what was kept for a session, or pin its prompt."""
+        if call.hint.last:
+            self.engine.forget(inner.session)
+        elif call.hint.pin_s > 0:
+            self.engine.hold(inner, inner.session.arrival_s, call.hint.pin_s)
 
 
 class _Columns:
@@ -154,8 +166,9 @@ class _Columns:
 class _Session:
     """A session as the engine's router and cache know it."""
 
-    def __init__(self, session_id: str, shared_head_tokens: int) -> None:
+    def __init__(self, session_id: str, shared_head_tokens: int, arrival_s: float) -> None:
         self.id = session_id
+        self.arrival_s = arrival_s
         self.home: Any = None
         self.trajectory = _Columns(shared_head_tokens)
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 TASK_CHARS = 4096
+MARKS = frozenset(("priority", "custom_params"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,8 +16,9 @@ class Ask:
     head: int = 0
     n: int = 1
     task_text: str = ""
-    has_priority: bool = False
     is_object: bool = False
+    own_marks: frozenset[str] = frozenset()
+    """Members that the client set and the gateway may have to replace."""
 
 
 def read_ask(body: Mapping[str, Any] | None, body_bytes: int) -> Ask:
@@ -38,7 +40,7 @@ def read_ask(body: Mapping[str, Any] | None, body_bytes: int) -> Ask:
         opening = turns[0].get("content") if opening is None and turns else opening
     head = hash(opening) if isinstance(opening, str) else hash(repr(opening))
     n = body.get("n")
-    return Ask(body_bytes, head, n if isinstance(n, int) and n > 1 else 1, task, "priority" in body, True)
+    return Ask(body_bytes, head, n if isinstance(n, int) and n > 1 else 1, task, True, MARKS & body.keys())
 
 
 def _task(turns: list[dict[str, Any]]) -> str:

@@ -64,6 +64,8 @@ class EnginePriority(_Frozen):
     dialect: Literal["none", "sglang", "vllm"] = "none"
     low_first: bool | None = None
     """Smaller numbers first? None: the engine's default (SGLang no, vLLM yes)."""
+    hints: bool = False
+    """Also send `custom_params.basin`, by which `artifact.lending` in SGLang learns what to retain and to pin."""
 
     @property
     def sign(self) -> int:

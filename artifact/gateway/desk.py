@@ -286,6 +286,7 @@ class Desk:
             waited_s = call.first_byte_s - call.passed_s
             self.ask(self.policy.started, session.id, waited_s, usage.cached_tokens, now)
         self.ask(self.policy.call_done, session.id, session.context_tokens, now)
+        session.pin_s = self.ask(self.policy.pin_s, session.id, now) or 0.0
 
     def _rest(self, session: Session, now: float) -> None:
         """Once nothing of a session is under way it rests between turns, or is over if it ended or never got going."""

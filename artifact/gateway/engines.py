@@ -64,7 +64,7 @@ SGLANG = Dialect(
     kv_capacity=_first("sglang:max_total_num_tokens"),
     kv_used=_first("sglang:kv_used_tokens", "sglang:num_used_tokens"),
     host_capacity="sglang:hicache_host_total_tokens",
-    lent="sglang:basin_lent_tokens",
+    lent="basin_lent_tokens",
 )
 VLLM = Dialect(
     prefix="vllm:",
@@ -75,6 +75,8 @@ VLLM = Dialect(
     kv_capacity=_first("vllm:kv_capacity_tokens"),
     kv_used=_vllm_used,
 )
+EXTENSION_PREFIX = "basin_"
+"""Metrics of `artifact.lending` on an engine's own page."""
 ROUTER_PREFIXES = ("smg_", "sgl_router_")
 _PER_RANK = ("tp_rank", "pp_rank", "moe_ep_rank")
 
@@ -83,7 +85,7 @@ def read_page(text: str, role: Role) -> Reading:
     """One endpoint's page. Raises `ValueError` when it holds no metrics of a known engine, or is no such page."""
     for dialect in (SGLANG, VLLM):
         samples = _samples(text, dialect.prefix)
-        if samples:
+        if any(name.startswith(dialect.prefix) for name in samples):
             return _reading(dialect, samples, role)
     for prefix in ROUTER_PREFIXES:
         if role == "router" and (samples := _samples(text, prefix)):
@@ -119,7 +121,7 @@ def _samples(text: str, prefix: str) -> dict[str, float]:
     lines = [
         line
         for line in text.splitlines()
-        if line.startswith(prefix) and "_bucket{" not in line and "_created" not in line
+        if line.startswith((prefix, EXTENSION_PREFIX)) and "_bucket{" not in line and "_created" not in line
     ]
     by_rank: dict[tuple[str, frozenset[tuple[str, str]]], float] = {}
     for family in text_string_to_metric_families("\n".join(lines) + "\n"):

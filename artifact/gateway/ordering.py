@@ -9,17 +9,18 @@ import json
 import logging
 import math
 import re
+from collections.abc import Collection, Mapping
 from json.decoder import scanstring  # type: ignore[attr-defined]  # public in CPython, absent from the stubs
 
 from artifact.gateway.config import EnginePriority
 from artifact.gateway.desk import Desk
 from artifact.gateway.session import Call
-from artifact.gateway.wire import RawHeaders
+from artifact.gateway.wire import RawHeaders, parse_object
 
 log = logging.getLogger("basin.gateway")
 _PER_SECOND = 10.0  # keys in tenths of a second
 _LARGEST = 2**53  # what every JSON reader takes for an exact integer
-_PRIORITY_PATHS = frozenset(("/v1/chat/completions", "/v1/completions", "/v1/responses", "/generate"))
+_MARKED_PATHS = frozenset(("/v1/chat/completions", "/v1/completions", "/v1/responses", "/generate"))
 _SPACE = re.compile(r"[ \t\n\r]*")
 _DECODER = json.JSONDecoder(strict=False)
 
@@ -45,26 +46,32 @@ class EngineOrder:
         return None if self.telling < self.ENOUGH else self.followed < 0.5 * self.telling
 
     def mark(self, call: Call, path: str, body: bytes) -> tuple[RawHeaders, bytes]:
-        """Headers to add to the call and its body, changed only in its `priority`."""
-        policy, session_id, now = self.desk.policy, call.session.id, self.desk.now()
-        marks: RawHeaders = []
-        ask = self.desk.ask
-        if ask(policy.lending):
-            marks.append((b"x-basin-retain", b"1"))
-        if (pin_s := ask(policy.pin_s, session_id, now) or 0.0) > 0:
-            marks.append((b"x-basin-pin-s", b"%.3f" % pin_s))
-        if self.config.dialect == "none":
-            return marks, body
-        ordering = bool(ask(policy.ordering))
-        key = (ask(policy.order_key, session_id) or 0.0) if ordering else now
-        priority = self.config.sign * _clamp(key * _PER_SECOND)
+        """Headers to add to the call, and its body with its marks in front."""
+        members: dict[str, object] = {}
+        headers: RawHeaders = []
+        if self.config.dialect != "none":
+            members["priority"] = priority = self._priority(call)
+            headers.append((b"x-vllm-priority", b"%d" % priority))
+        if self.config.hints:
+            members["custom_params"] = {**_own_custom_params(call, body), "basin": self._hint(call)}
+        if members and path in _MARKED_PATHS and call.ask.is_object:
+            body = with_members(body, members, replace=bool(call.ask.own_marks & members.keys()))
+        return headers, body
+
+    def _priority(self, call: Call) -> int:
+        ordering = bool(self.desk.ask(self.desk.policy.ordering))
+        key = (self.desk.ask(self.desk.policy.order_key, call.session.id) or 0.0) if ordering else self.desk.now()
         if ordering and len(self._waiting) < self.WATCHED:
             self._sent += 1
             self._waiting[call] = (self._sent, key)
-        marks.append((b"x-vllm-priority", b"%d" % priority))
-        if path in _PRIORITY_PATHS and call.ask.is_object:
-            body = set_priority(body, priority, replace=call.ask.has_priority)
-        return marks, body
+        return self.config.sign * _clamp(key * _PER_SECOND)
+
+    def _hint(self, call: Call) -> dict[str, object]:
+        """As `artifact.lending.hints` reads it. The engine pins at prefill, before the turn is over: it gets the time
+        that the policy wanted when the session's preceding turn ended."""
+        session = call.session
+        retain = bool(self.desk.ask(self.desk.policy.lending))
+        return {"session": session.id, "retain": retain, "pin_s": session.pin_s, "last": session.final}
 
     def answered(self, call: Call) -> None:
         """The engine has begun to answer a call."""
@@ -85,21 +92,22 @@ class EngineOrder:
         self._waiting.pop(call, None)
 
 
-def set_priority(body: bytes, priority: int, replace: bool) -> bytes:
-    """A JSON object with this `priority` in front of its other members, all of which keep their bytes.
+def with_members(body: bytes, members: Mapping[str, object], replace: bool) -> bytes:
+    """A JSON object with these members in front of its others, all of which keep their bytes.
 
-    With `replace`, members of that name are cut out first, so that a client cannot put itself ahead.
+    With `replace`, the client's members of these names are cut out first, so that it cannot put itself ahead.
     """
     text = body.decode()
     if replace:
-        text = _without_priority(text)
+        text = _without(text, members.keys())
     start = text.index("{") + 1
     empty = text[_skip(text, start)] == "}"
-    return (text[:start] + f'"priority":{priority}' + ("" if empty else ",") + text[start:]).encode()
+    added = json.dumps(members, separators=(",", ":"))[1:-1]
+    return (text[:start] + added + ("" if empty else ",") + text[start:]).encode()
 
 
-def _without_priority(text: str) -> str:
-    """The object's text without its top-level `priority` members and the comma of each."""
+def _without(text: str, names: Collection[str]) -> str:
+    """The object's text without its top-level members of these names and the comma of each."""
     kept: list[str] = []
     at = _skip(text, text.index("{") + 1)
     while text[at] != "}":
@@ -107,12 +115,19 @@ def _without_priority(text: str) -> str:
         name, at = scanstring(text, at + 1, False)
         at = _skip(text, _skip(text, at) + 1)  # over the colon
         at = _DECODER.raw_decode(text, at)[1]
-        if name != "priority":
+        if name not in names:
             kept.append(text[start:at])
         at = _skip(text, at)
         if text[at] == ",":
             at = _skip(text, at + 1)
     return "{" + ",".join(kept) + "}"
+
+
+def _own_custom_params(call: Call, body: bytes) -> dict[str, object]:
+    if "custom_params" not in call.ask.own_marks:
+        return {}
+    own = (parse_object(body) or {}).get("custom_params")
+    return own if isinstance(own, dict) else {}
 
 
 def _skip(text: str, at: int) -> int:

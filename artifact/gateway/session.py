@@ -59,6 +59,8 @@ class Session:
     turn_open: bool = False
     turns: int = 0
     peak_tokens: int = 0
+    pin_s: float = 0.0
+    """What the policy wanted when the latest turn ended."""
     admitted_s: float | None = None
     resting_since_s: float = 0.0
     live: int = 0

@@ -16,7 +16,7 @@ HOP_BY_HOP = frozenset(
     b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer transfer-encoding "
     b"upgrade http2-settings".split()
 )
-INTERNAL = frozenset((b"x-basin-order-key", b"x-basin-retain", b"x-basin-pin-s", b"x-vllm-priority"))
+INTERNAL = frozenset((b"x-vllm-priority",))
 """Headers by which the gateway speaks to engines; a client's own are dropped."""
 REASON = b"x-basin-reason"
 WAIT = b"x-basin-wait-s"

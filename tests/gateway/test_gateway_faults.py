@@ -136,6 +136,7 @@ async def test_a_background_loop_that_fails_goes_on(stand, monkeypatch) -> None:
 
 
 # Broken bodies ------------------------------------------------------------------------------------------------
+_PATIENCE = aiohttp.ClientTimeout(total=20)
 _text = st.text(max_size=20)
 _json = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | _text,
@@ -187,7 +188,7 @@ async def fuzz(bodies: list[tuple[str, bytes, dict[str, str], bytes, bool]]) -> 
     async with serving(FakeEngine(answer)) as base:
         config = GatewayConfig(upstream=base, priority={"dialect": "sglang"}, lineage=True)
         gateway = Gateway(config, lambda name, options, latest: Door())
-        async with serving(gateway, "on") as url, aiohttp.ClientSession() as client:
+        async with serving(gateway, "on") as url, aiohttp.ClientSession(timeout=_PATIENCE) as client:
             for number, (path, body, headers, reply, streamed) in enumerate(bodies):
                 answers[str(number)] = reply, streamed
                 marked = {**headers, "x-case": str(number)}

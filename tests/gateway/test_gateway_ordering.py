@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from artifact.gateway.ask import read_ask
 from artifact.gateway.config import EnginePriority
 from artifact.gateway.desk import Desk
-from artifact.gateway.ordering import EngineOrder, set_priority
+from artifact.gateway.ordering import EngineOrder, with_members
 from artifact.gateway.session import Call
+from artifact.lending import hints
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -25,7 +26,7 @@ objects = st.dictionaries(st.text() | st.just("priority"), json_values, max_size
 @given(objects, st.integers(-(2**40), 2**40), st.sampled_from([None, 2]))
 def test_only_the_priority_changes(value: dict, priority: int, indent: int | None) -> None:
     body = json.dumps(value, indent=indent).encode()
-    marked = set_priority(body, priority, replace="priority" in value)
+    marked = with_members(body, {"priority": priority}, replace="priority" in value)
     pairs = json.loads(marked, object_pairs_hook=list)
     assert [name for name, _ in pairs].count("priority") == 1
     assert json.loads(marked) == {**value, "priority": priority}
@@ -33,10 +34,10 @@ def test_only_the_priority_changes(value: dict, priority: int, indent: int | Non
 
 def test_bytes_of_the_other_members_stay_and_every_forged_priority_goes() -> None:
     body = b' { "model" : "m",\n "x": [1, {"priority": 9}] , "s":"\\u00e4 \xc3\xa4 ,}" }'
-    assert set_priority(body, -7, replace=False) == body.replace(b"{", b'{"priority":-7,', 1)
+    assert with_members(body, {"priority": -7}, replace=False) == body.replace(b"{", b'{"priority":-7,', 1)
     forged = b'{"priority": 9, "a": 1, "\\u0070riority": 8, "b": {"priority": 7}, "priority":6}'
-    assert set_priority(forged, 1, replace=True) == b'{"priority":1,"a": 1,"b": {"priority": 7}}'
-    assert set_priority(b"{ }", 1, replace=False) == b'{"priority":1 }'
+    assert with_members(forged, {"priority": 1}, replace=True) == b'{"priority":1,"a": 1,"b": {"priority": 7}}'
+    assert with_members(b"{ }", {"priority": 1}, replace=False) == b'{"priority":1 }'
 
 
 class Ordered(Door):
@@ -76,7 +77,21 @@ async def test_the_key_reaches_the_engine_with_its_sign(stand, config: dict, exp
     assert seen.json["priority"] == expected
     headers = dict(seen.headers)
     assert headers[b"x-vllm-priority"] == str(expected).encode()
-    assert (headers[b"x-basin-retain"], headers[b"x-basin-pin-s"]) == (b"1", b"2.500")
+    assert "custom_params" not in seen.json  # hints are for engines that have the extension
+
+
+async def test_hints_reach_the_extension_in_the_form_it_reads_and_cannot_be_forged(stand) -> None:
+    s = await stand(policy=Ordered({"a": 1.0}), priority={"hints": True})
+    forged = {"mine": 1, "basin": {"pin_s": 1e9}}
+    await s.status("a", custom_params=forged)
+    headers = {"x-session-id": "a", "x-basin-session-id": "a", "x-basin-session-final": "true"}
+    async with s.client.post(s.url + "/v1/completions", json={}, headers=headers):
+        pass
+    first, second = (seen.json["custom_params"] for seen in s.engine.seen)
+    assert hints.read(first) == hints.Hint("a", retain=True, pin_s=0.0, last=False)
+    assert first["mine"] == 1
+    assert hints.read(second) == hints.Hint("a", retain=True, pin_s=2.5, last=True)  # as wanted when the first ended
+    assert "priority" not in s.engine.seen[0].json
 
 
 async def test_without_ordering_the_priority_is_the_time_so_the_queue_is_fifo(stand) -> None:

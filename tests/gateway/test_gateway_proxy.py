@@ -57,7 +57,7 @@ async def test_request_reaches_the_engine_unaltered(stand, path: str) -> None:
 
 async def test_hop_by_hop_and_forged_internal_headers_stop_at_the_gateway(stand) -> None:
     s = await stand()
-    forged = {"x-basin-retain": "1", "x-basin-pin-s": "9999", "x-vllm-priority": "-1", "x-basin-admin-token": "t"}
+    forged = {"x-vllm-priority": "-1", "x-basin-admin-token": "t"}
     hop = {"connection": "x-mine", "x-mine": "1", "te": "trailers", "proxy-authorization": "secret"}
     async with s.client.post(s.url + "/v1/completions", json={}, headers={**forged, **hop}) as response:
         await response.read()

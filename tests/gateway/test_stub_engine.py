@@ -173,7 +173,7 @@ async def replayed(
 
 async def test_a_replay_writes_the_records_of_its_sessions() -> None:
     plans = [PlannedSession(f"s{i}", 2.0 * i, growing(f"t{i}"), "base" if i else "surge") for i in range(3)]
-    records, _, policy, _ = await replayed(plans, 40.0)
+    records, _, policy, _ = await replayed(plans, 120.0)
     calls, sessions, samples = (t.to_pandas() for t in (records.calls, records.sessions, records.samples))
     assert list(sessions["outcome"]) == ["completed"] * 3
     assert list(sessions["calls_done"]) == [4] * 3
@@ -202,7 +202,7 @@ async def test_warm_sessions_are_inside_and_in_the_cache_from_the_start() -> Non
         gateway = Gateway(GatewayConfig(upstream=base, admin_token="t", time_scale=60.0), lambda *made_of: policy)
         async with serving(gateway, "on") as url:
             target = Target(url, speed=60.0, admin_token="t", preload_url=base)
-            records = await _Replay([plan], target, 30.0, None, None, 5.0).run({"source": "stub"})
+            records = await _Replay([plan], target, 120.0, None, None, 5.0).run({"source": "stub"})
     calls = records.calls.to_pandas()
     assert policy.facts[0] == ("adopt", "w") and ("arrive", "w") not in policy.facts
     assert list(calls["call_index"]) == [2, 3]
@@ -226,7 +226,7 @@ async def test_shed_sessions_and_an_ended_group_are_told_apart() -> None:
     async with serving(stub(60.0)) as base:
         gateway = Gateway(GatewayConfig(upstream=base, time_scale=60.0), lambda *made_of: policy)
         async with serving(gateway, "on") as url:
-            run = _Replay(plans, Target(url, speed=60.0), 30.0, None, (15.0, "burst"), 5.0)
+            run = _Replay(plans, Target(url, speed=60.0), 90.0, None, (60.0, "burst"), 5.0)
             records = await run.run({"source": "stub"})
     outcomes = dict(
         zip(records.sessions["session_id"].to_pylist(), records.sessions["outcome"].to_pylist(), strict=True)
