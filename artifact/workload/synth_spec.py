@@ -155,7 +155,7 @@ TERMINAL_BENCH = WorkloadSpec(
         # log-error deviation 0.54 at rank correlation 0.64: 0.54 / sqrt(1 - 0.64^2) (paper A §6.5)
         PeakSpread(0.70, centre=40_000),
         RepeatShare(0.982, claim="A-wl-repeat"),
-        # between 0.23 on Terminal-Bench and 0.34 on SWE tasks in public recordings: nearer to the latter, a surge of new
+        # between 0.23 on Terminal-Bench and 0.34 on SWE tasks in public recordings: so front-loaded, a surge of new
         # sessions fills the cache as fast as the published one did
         FirstFifth(0.30),
     ),
