@@ -117,7 +117,8 @@ class PrefixCache:
             if line.tokens:
                 self._lru[key] = line
                 self._evictable += line.tokens
-                self._rank(key, line)
+                if self._ranks:
+                    self._rank(key, line)
             else:
                 self._forget_if_empty(key, line)
 
@@ -177,11 +178,11 @@ class PrefixCache:
         line.tokens -= cut
         self.used -= cut
         self._evictable -= cut
-        if line.tokens:
-            self._rank(key, line)
-        else:
+        if not line.tokens:
             del self._lru[key]
             self._forget_if_empty(key, line)
+        elif self._ranks:
+            self._rank(key, line)
 
     def _write_through(self, key: Hashable, line: Line, branch: bool) -> None:
         backed = line.tokens if branch else max(line.host, line.tokens)

@@ -146,7 +146,8 @@ class PDEngine:
             prefill.cache.note(session.id, Use(self.env.now, next_use_s, gap_since_s))
 
     def submit(self, call: EngineCall) -> None:
-        self.pins.expect(call.key)
+        if self.pins.held:
+            self.pins.expect(call.key)
         call.prefill = self.route(call, self.prefills)
         call.decode = min(self.decodes, key=lambda d: (len(d.waiting), d.kv_running + d.kv_idle))
         if self.elastic and self.elastic[call.decode.number].place(call):

@@ -25,30 +25,30 @@ class Pins:
 
     def __init__(self, env: Environment) -> None:
         self.env = env
-        self._pins: dict[Hashable, Pin] = {}
+        self.held: dict[Hashable, Pin] = {}
 
     def __len__(self) -> int:
-        return len(self._pins)
+        return len(self.held)
 
     def hold(self, key: Hashable, instance: "PrefillInstance", arrival_s: float, for_s: float) -> None:
         """Keep what this instance's GPU still holds of the line for `for_s` seconds."""
         self.drop(key)
         if instance.cache.hold(key):
-            pin = self._pins[key] = Pin(key, instance, arrival_s)
+            pin = self.held[key] = Pin(key, instance, arrival_s)
             self.env.timeout(for_s, pin).callbacks.append(self._expire)
 
     def expect(self, key: Hashable) -> None:
         """The line's next call has come."""
-        if (pin := self._pins.get(key)) is not None:
+        if (pin := self.held.get(key)) is not None:
             pin.needed = True
 
     def drop(self, key: Hashable) -> None:
-        if (pin := self._pins.pop(key, None)) is not None:
+        if (pin := self.held.pop(key, None)) is not None:
             pin.instance.cache.release(key)
 
     def drop_latest(self, instance: "PrefillInstance") -> bool:
         """Give up the pin of the session that arrived last on this instance; False if there is none."""
-        here = [pin for pin in self._pins.values() if pin.instance is instance]
+        here = [pin for pin in self.held.values() if pin.instance is instance]
         if not here:
             return False
         self.drop(max(here, key=lambda pin: pin.arrival_s).key)
@@ -56,5 +56,5 @@ class Pins:
 
     def _expire(self, event: Event) -> None:
         pin: Pin = event._value
-        if self._pins.get(pin.key) is pin and not pin.needed:
+        if self.held.get(pin.key) is pin and not pin.needed:
             self.drop(pin.key)

@@ -130,10 +130,11 @@ class PrefillInstance:
             return None
         self.queue.pop()
         self.matched += 1
-        self.pins.drop(call.key)
+        if self.pins.held:
+            self.pins.drop(call.key)
         cached, call.cached_host, call.extra = room
         call.cached = min(head + cached, call.limit)  # the last token is always computed
-        if (gain := self.lent.usable(call) - call.cached) > 0:
+        if self.lent.units and (gain := self.lent.usable(call) - call.cached) > 0:
             self.lent.touch(call, self.env.now)
             call.cached_lent = gain
             call.cached += gain
