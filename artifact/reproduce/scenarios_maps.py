@@ -321,12 +321,10 @@ def _classification(p: Plan, resources: Resources) -> Results:
     from sim.fluid.grid import classified
 
     grid = [c for c in classified() if c.deployment.decode in p.decode and c.tool_time in p.tools]
-    searches = {
-        (c.deployment, c.tool_time): search(
-            c.deployment, p.seeds, step_per_min(c.deployment.decode, p), tool=c.tool_time
-        )
-        for c in grid
-    }
+    searches = {}
+    for c in grid:
+        d, tool = c.deployment, c.tool_time
+        searches[d, tool] = search(d, p.seeds, step_per_min(d.decode, p), tool=tool)
     found = together(searches, resources, "overload of the 36 deployments")
     return {
         "deployments": [_classified(c, found[c.deployment, c.tool_time], p) for c in grid],
