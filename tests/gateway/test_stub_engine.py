@@ -202,7 +202,7 @@ async def test_warm_sessions_are_inside_and_in_the_cache_from_the_start() -> Non
         gateway = Gateway(GatewayConfig(upstream=base, admin_token="t", time_scale=60.0), lambda *made_of: policy)
         async with serving(gateway, "on") as url:
             target = Target(url, speed=60.0, admin_token="t", preload_url=base)
-            records = await _Replay([plan], target, 120.0, None, None, 5.0).run({"source": "stub"})
+            records = await _Replay([plan], target, 240.0, None, None, 5.0).run({"source": "stub"})
     calls = records.calls.to_pandas()
     assert policy.facts[0] == ("adopt", "w") and ("arrive", "w") not in policy.facts
     assert list(calls["call_index"]) == [2, 3]
