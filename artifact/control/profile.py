@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize_scalar
 
 KNEE = 1.9
 """x_k: working set over cache capacity at which the reference hit curve falls off (paper A §6.1)."""
@@ -128,6 +127,8 @@ def fit_kappa(ramp: Sequence[RampPoint], capacity_tokens: float) -> RampFit:
     grid = np.linspace(np.log(KAPPA_BOUNDS[0]), np.log(KAPPA_BOUNDS[1]), 200)
     best = int(np.argmin([error(g) for g in grid]))
     bounds = (grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)])
+    from scipy.optimize import minimize_scalar  # slow to import, and policies only load profiles
+
     log_kappa = minimize_scalar(error, bounds=bounds, method="bounded").x
     plateau, floor, squared = levels(log_kappa)
     return RampFit(float(np.exp(log_kappa)), plateau, floor, squared**0.5)
