@@ -2,7 +2,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from artifact.control.profile import (
@@ -33,7 +33,6 @@ def test_reference_curve_has_the_published_landmarks() -> None:
     assert got == pytest.approx([0.95, 0.95, 0.80, 0.304, 0.27], abs=0.005)
 
 
-@settings(deadline=None)  # the first fit imports the optimiser
 @given(st.floats(0.5, 2.0))
 def test_fit_recovers_an_exact_ramp(kappa: float) -> None:
     fit = fit_kappa(ramp(kappa, plateau=0.9, floor=0.1), CAPACITY)
