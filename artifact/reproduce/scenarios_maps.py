@@ -310,8 +310,15 @@ class Classified(NamedTuple):
         return self.hit_rate < (HitCurve().plateau + HitCurve().floor) / 2
 
 
+class Modelled(NamedTuple):
+    """A deployment's fluid model."""
+
+    model: Any
+    meta: dict[str, Any]
+
+
 def classification(source: str, profile: str, seeds: Iterable[int] | None, resources: Resources) -> Results:
-    """Arms `deployments`, one `Classified` each, and `fluid`, the fluid model of 1P3D with a host tier."""
+    """Arms `deployments`, one `Classified` each, and `fluid`, 1P3D with a host tier `Modelled`."""
     arms = ["deployments", "fluid"]
     return simulated(source, arms, lambda: _classification(plan(profile, seeds), resources))
 
@@ -320,6 +327,7 @@ def _classification(p: Plan, resources: Resources) -> Results:
     from sim.fluid.calibrated import fluid_deployment
     from sim.fluid.grid import classified
 
+    host = deployment(H200_1P3D, 2.0)
     grid = [c for c in classified() if c.deployment.decode in p.decode and c.tool_time in p.tools]
     searches = {}
     for c in grid:
@@ -328,7 +336,7 @@ def _classification(p: Plan, resources: Resources) -> Results:
     found = together(searches, resources, "overload of the 36 deployments")
     return {
         "deployments": [_classified(c, found[c.deployment, c.tool_time], p) for c in grid],
-        "fluid": [fluid_deployment(deployment(H200_1P3D, 2.0))],
+        "fluid": [Modelled(fluid_deployment(host), {**origin([host], ()), "source": "model"})],
     }
 
 

@@ -110,7 +110,7 @@ def figure_9(runs: Arms) -> tuple[Figure, pd.DataFrame]:
     """Departures against population in the fluid model, and the model's resource ratio against the simulated hit rate
     at overload: arms `fluid` and `deployments`."""
     fig, axes = panels(1, height_in=2.4)
-    drawn = [_departures(axes[0], runs["fluid"][0]), _classification(axes[1], runs["deployments"])]
+    drawn = [_departures(axes[0], runs["fluid"][0].model), _classification(axes[1], runs["deployments"])]
     return fig, pd.concat(drawn, ignore_index=True)
 
 
