@@ -25,7 +25,8 @@ _UNLIMITED = aiohttp.ClientTimeout(total=None, sock_connect=30)
 @dataclass(frozen=True, slots=True)
 class Target:
     """Where and how to replay. `preload_url` is a stub engine that takes warm contexts; warm sessions are handed to
-    the gateway as already inside if `admin_token` is given, otherwise they arrive like all others."""
+    the gateway as already inside if `admin_token` is given, otherwise they arrive like all others. `policy` is put in
+    charge of a gateway when the plan's clock starts, so that a controller has not run on an idle engine before that."""
 
     base_url: str
     model: str = "stub"
@@ -34,6 +35,7 @@ class Target:
     gateway: bool = True
     admin_token: str | None = None
     preload_url: str | None = None
+    policy: str | None = None
     itl_slo_s: float | None = None
     """Count events further apart than this as slow steps; None where events are not tokens (a stub counts itself)."""
 
@@ -92,6 +94,7 @@ class _Replay:
         async with aiohttp.ClientSession(connector=connector, timeout=_UNLIMITED) as self._client:
             self._began = asyncio.get_running_loop().time()
             await self._warm()
+            await self._put_in_charge()
             self._began = asyncio.get_running_loop().time()
             tasks = {asyncio.create_task(self._session(p)): p for p in self.progress}
             helpers = [asyncio.create_task(self._sample()), asyncio.create_task(self._end(tasks))]
@@ -214,8 +217,15 @@ class _Replay:
                 }
                 for plan in warm
             ]
-            token = {"x-basin-admin-token": self.target.admin_token}
-            await self._ask("POST", self.target.base_url + "/admin/adopt", {"sessions": inside}, token)
+            await self._administer("POST", "/admin/adopt", {"sessions": inside})
+
+    async def _put_in_charge(self) -> None:
+        if self.target.policy is not None:
+            await self._administer("PUT", "/admin/policy", {"policy": self.target.policy})
+
+    async def _administer(self, method: str, path: str, body: object) -> None:
+        token = {"x-basin-admin-token": self.target.admin_token or ""}
+        await self._ask(method, self.target.base_url + path, body, token)
 
     async def _ask(self, method: str, url: str, body: object, headers: dict[str, str]) -> Any:
         async with self._client.request(method, url, json=body, headers=headers) as response:

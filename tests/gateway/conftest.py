@@ -1,17 +1,39 @@
 """Gateways and clients for tests: everything over real loopback HTTP."""
 
 import asyncio
+import signal
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 
 import aiohttp
+import pytest
 import pytest_asyncio
 from fake_upstream import FakeEngine, Seen, event, respond, serving, stream, usage
 
 from artifact.control.policy import Action, Decision, Policy, SessionFacts
 from artifact.gateway.app import Gateway
 from artifact.gateway.config import GatewayConfig
+
+PATIENCE_S = 60.0
+"""For what takes milliseconds on an idle machine."""
+
+
+@pytest.fixture(autouse=True)
+def no_test_hangs(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test that waits for what never comes fails after three minutes; slow and engine tests have limits within."""
+    if any(request.node.get_closest_marker(name) for name in ("slow", "engine", "bench")):
+        yield
+        return
+
+    def late(signum: int, frame: object) -> None:
+        raise TimeoutError("the test hangs")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(180)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
 
 
 class Door(Policy):
@@ -91,11 +113,15 @@ class Stand:
             return response.status
 
     async def until(self, condition: Callable[[], bool], what: str = "condition") -> None:
-        for _ in range(4000):
+        for _ in range(round(PATIENCE_S / 0.005)):
             if condition():
                 return
             await asyncio.sleep(0.005)
-        raise AssertionError(f"{what} did not come true within 20 s")
+        raise AssertionError(f"{what} did not come true within {PATIENCE_S:g} s")
+
+    def pass_time(self, seconds: float) -> None:
+        """Let the gateway's clock, and nothing else, run ahead."""
+        self.gateway._started_s -= seconds  # type: ignore[operator]
 
     def assert_empty(self) -> None:
         """Nobody resident, parked, suspended or under way, on either side of the policy's seam."""
@@ -120,7 +146,7 @@ async def stand() -> object:
             settings = GatewayConfig(**{"upstream": base, **config})
             gateway = Gateway(settings, lambda name, options, latest: door)
             url = await stack.enter_async_context(serving(gateway, "on"))
-            timeout = aiohttp.ClientTimeout(total=20)
+            timeout = aiohttp.ClientTimeout(total=PATIENCE_S)
             client = await stack.enter_async_context(aiohttp.ClientSession(timeout=timeout))
             return Stand(gateway, door, engine, url, client)
 

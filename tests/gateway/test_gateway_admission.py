@@ -59,13 +59,13 @@ async def test_the_wait_is_reported_in_a_header_and_a_histogram(stand) -> None:
     s = await stand(policy=Door(room=0))
     task = asyncio.create_task(s.post("a").__aenter__())
     await s.until(lambda: s.gateway.desk.waiting_calls == 1)
-    await asyncio.sleep(0.3)
+    s.pass_time(100.0)
     s.door.room = 1
     s.gateway.desk.settle()
     response = await task
-    assert 0.3 <= float(response.headers["x-basin-wait-s"]) < 3
+    assert 100 <= float(response.headers["x-basin-wait-s"]) < 160
     text = s.gateway.metrics.page().decode()
-    assert 'basin_wait_seconds_bucket{kind="entry",le="0.1"} 0.0' in text
+    assert 'basin_wait_seconds_bucket{kind="entry",le="60.0"} 0.0' in text
     assert 'basin_wait_seconds_count{kind="entry"} 1.0' in text
 
 
@@ -284,7 +284,7 @@ async def test_releasing_a_parked_session_refuses_its_call_and_a_live_one_ends_f
 
 
 async def test_idle_and_cut_off_sessions_expire_each_after_its_time(stand) -> None:
-    s = await stand(timeouts={"idle_s": 0.6, "abandon_s": 0.2})
+    s = await stand(timeouts={"idle_s": 3000.0, "abandon_s": 1000.0})
     desk = s.gateway.desk
     await s.status("idle")
     await s.status("cut")
@@ -293,10 +293,10 @@ async def test_idle_and_cut_off_sessions_expire_each_after_its_time(stand) -> No
     await s.until(lambda: len(desk.live_calls) == 1)
     await leave(cut)
     await s.until(lambda: not desk.live_calls)
-    await asyncio.sleep(0.25)
+    s.pass_time(1001.0)
     desk.sweep()
     assert (desk.table.get("cut"), desk.table.get("idle") is not None) == (None, True)
-    await asyncio.sleep(0.5)
+    s.pass_time(2000.0)
     desk.sweep()
     s.assert_empty()
 
@@ -336,7 +336,8 @@ async def test_draining_refuses_the_parked_and_the_new_and_lets_the_live_end(sta
         await respond(send, b"", 404)
 
     async def slow(request, send):
-        await end.wait()
+        if request.body:
+            await end.wait()
         await answer(request, send)
 
     s = await stand(slow, policy=Door(room=1))

@@ -3,14 +3,16 @@
 import asyncio
 import json
 import time
+from types import SimpleNamespace
 
 import aiohttp
 import pytest
-from conftest import Door, default_answer
+from conftest import PATIENCE_S, Door, default_answer
 from fake_upstream import FakeEngine, event, respond, serving, stream
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from artifact.gateway import upstream
 from artifact.gateway.app import Gateway
 from artifact.gateway.config import GatewayConfig
 
@@ -49,14 +51,22 @@ async def test_an_engine_killed_mid_stream_and_restarted_loses_no_session(stand)
     s.assert_empty()
 
 
-async def test_a_connection_that_cannot_be_made_is_retried_and_a_call_that_was_sent_is_not(stand) -> None:
+async def test_a_connection_that_cannot_be_made_is_retried_and_a_call_that_was_sent_is_not(stand, monkeypatch) -> None:
     s = await stand()
     async with serving(FakeEngine(default_answer)) as base:
         port = int(base.rpartition(":")[2])
     s.gateway.upstream.base_url = base
+    failed, back = asyncio.Event(), asyncio.Event()
+
+    async def between_tries(seconds: float) -> None:
+        failed.set()
+        await back.wait()
+
+    monkeypatch.setattr(upstream, "asyncio", SimpleNamespace(sleep=between_tries))
     call = asyncio.create_task(s.status("a"))
-    await asyncio.sleep(0.15)
-    async with serving(FakeEngine(default_answer), port=port):  # back within the retries
+    await failed.wait()
+    async with serving(FakeEngine(default_answer), port=port):
+        back.set()
         assert await call == 200
 
     dropped = 0
@@ -136,7 +146,7 @@ async def test_a_background_loop_that_fails_goes_on(stand, monkeypatch) -> None:
 
 
 # Broken bodies ------------------------------------------------------------------------------------------------
-_PATIENCE = aiohttp.ClientTimeout(total=20)
+_PATIENCE = aiohttp.ClientTimeout(total=PATIENCE_S)
 _text = st.text(max_size=20)
 _json = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | _text,

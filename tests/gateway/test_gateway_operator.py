@@ -15,7 +15,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 import yaml
-from conftest import Door
+from conftest import PATIENCE_S, Door
 from prometheus_client.parser import text_string_to_metric_families
 
 from artifact.control.policy import Policy
@@ -271,7 +271,7 @@ async def test_the_command_serves_and_stops_gracefully(stand) -> None:
             await asyncio.sleep(0.1)
     assert (await get(s, "/sessions"))[1]["policy"] == "session-cap"
     process.terminate()
-    _, log = await asyncio.wait_for(process.communicate(), 20)
+    _, log = await asyncio.wait_for(process.communicate(), PATIENCE_S)
     assert process.returncode in (0, -15), log.decode()
     for line in log.decode().splitlines():
         json.loads(line)  # every line of the log is JSON, the server's own too
