@@ -1,9 +1,11 @@
 """Start real engines, talk to them, and tear them down by process id whatever happens. Standard library only."""
 
+import atexit
 import json
 import os
 import random
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -110,7 +112,8 @@ _MODELS: dict[str, Path] = {}
 def model(kind: str) -> Path:
     """The tiny model's folder, built once a session (its weights come from a fixed seed)."""
     if kind not in _MODELS:
-        folder = Path(tempfile.gettempdir()) / f"basin-tiny-{kind}-{os.getpid()}"
+        folder = Path(tempfile.mkdtemp(prefix=f"basin-tiny-{kind}-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
         subprocess.run([str(PYTHON), "-m", "basin_engine_support.tiny", kind, str(folder)], check=True)
         _MODELS[kind] = folder
     return _MODELS[kind]
