@@ -78,9 +78,9 @@ def figure_13(runs: Runs) -> tuple[Figure, pd.DataFrame]:
         wait = course(axes[1], floored, "wait_p50_s", band=False, color=color, lw=1.1)
         drawn += [hits.assign(panel="a", policy=name), wait.assign(panel="b", policy=name)]
     axes[0].set(ylabel="Prefix hit rate", ylim=(0, 1.02))
-    axes[1].set_ylabel("Wait of new sessions (s)")
+    axes[1].set_ylabel("Median wait (s)")
     log_axis(axes[1], ticks=WAIT_TICKS)
-    for ax, letter, title in zip(axes, "ab", ("Prefix hit rate", "Median wait"), strict=True):
+    for ax, letter, title in zip(axes, "ab", ("Prefix hit rate", "Wait of new sessions"), strict=True):
         shade(ax, SURGE_S)
         under(ax, letter, title)
     fig.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=4, fontsize=7)
