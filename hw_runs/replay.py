@@ -250,6 +250,8 @@ class _Replay:
         while self.target.gateway:
             async with self._client.get(self.target.base_url + "/sessions?limit=0") as response:
                 state = await response.json()
+                if state["policy_errors"]:
+                    self.errors["policy"] = state["policy_errors"]
                 self.capacity |= {name: tokens for name, tokens in state["capacity"].items() if tokens is not None}
                 extra = sum(p.active for p in self.progress if p.plan.group in ("surge", "burst"))
                 self.samples.append(sample_row(state, self.now(), extra))

@@ -8,6 +8,7 @@ from typing import Any
 from artifact.control.policy import Policy, Signals
 from artifact.gateway.config import CapacitiesUnknown, GatewayConfig, PolicyFactory
 from artifact.gateway.desk import Desk
+from artifact.gateway.engine_info import read_flags
 from artifact.gateway.metrics import GatewayMetrics
 from artifact.gateway.operator import Operator
 from artifact.gateway.ordering import EngineOrder
@@ -92,6 +93,9 @@ class Gateway:
     async def start(self) -> None:
         """Begin the background loops (the lifespan does it; tests without a server call it themselves)."""
         await self.telemetry.scrape()
+        if self.config.priority.dialect == "sglang":
+            engines = [watch.engine.url for watch in self.telemetry.watches if watch.engine.role != "router"]
+            self.order.learn(await read_flags(self.upstream.client, engines))
         if self.policy_pending:
             self._try_pending_policy()
         for loop in (self._sweep, self._control):

@@ -125,6 +125,7 @@ class Operator:
         return {
             "time_s": desk.now(),
             "policy": self.gateway.policy_name,
+            "policy_errors": desk.policy_errors,
             "draining": desk.draining,
             "resident": sum(s.inside and not s.suspended for s in desk.table),
             "parked": sum(not s.inside for s in desk.table),
@@ -184,6 +185,8 @@ class Operator:
         order = self.gateway.order
         if self.gateway.config.priority.dialect == "none":
             return "off: no engine priority configured; suspension at turn boundaries is the lever"
+        if order.off_by_flag:
+            return f"no --enable-priority-scheduling on {', '.join(order.off_by_flag)}; suspension is the lever"
         if order.ignored:
             return "ignored by the engine; suspension at turn boundaries is the lever"
         return f"{order.config.dialect}, {order.followed} of {order.telling} telling cases followed"

@@ -14,6 +14,7 @@ from json.decoder import scanstring  # type: ignore[attr-defined]  # public in C
 
 from artifact.gateway.config import EnginePriority
 from artifact.gateway.desk import Desk
+from artifact.gateway.engine_info import PriorityFlags
 from artifact.gateway.session import Call
 from artifact.gateway.wire import RawHeaders, parse_object
 
@@ -28,22 +29,47 @@ _DECODER = json.JSONDecoder(strict=False)
 class EngineOrder:
     """Marks calls for the engine, and counts in how many telling cases the engine followed the order.
 
-    A case tells when the oldest waiting call is not the first in order, and one of the two is answered next: a FIFO
-    engine answers the oldest.
+    Of the calls without an answer, look at the oldest and at the first in order. An answer tells if it goes to the
+    first although it was sent `DEPTH` calls or more after the oldest (a FIFO engine would not), or to the oldest
+    although the first has seen `DEPTH` others answered since it was sent. Closer cases say nothing: calls that are in
+    a batch or in transfer already can no longer change places.
     """
 
-    WATCHED, ENOUGH = 512, 40
+    WATCHED, ENOUGH, DEPTH = 512, 40, 8
 
     def __init__(self, config: EnginePriority, desk: Desk) -> None:
         self.config, self.desk = config, desk
         self.followed = self.telling = 0
-        self._waiting: dict[Call, tuple[int, float]] = {}  # in the order sent: (serial number, key)
-        self._sent = self._sent_before_last_answer = 0
+        self._waiting: dict[Call, tuple[float, int, int]] = {}  # in the order sent: key, calls sent, calls answered
+        self._sent = self._answers = 0
+        self.off_by_flag: tuple[str, ...] = ()
+        self._low_first: bool | None = None
 
     @property
     def ignored(self) -> bool | None:
-        """Whether the engine ignores priorities; None while too few telling cases were seen."""
+        """Whether the engine ignores priorities, by its own word or by what it does; None while too few telling cases
+        were seen."""
+        if self.off_by_flag:
+            return True
         return None if self.telling < self.ENOUGH else self.followed < 0.5 * self.telling
+
+    def learn(self, flags: Mapping[str, PriorityFlags]) -> None:
+        """Take the engines' word, by base URL, for whether they order and for the sign unless that is configured."""
+        if self.config.dialect != "sglang" or not flags:
+            return
+        self.off_by_flag = tuple(sorted(url for url, engine in flags.items() if not engine.enabled))
+        for url in self.off_by_flag:
+            log.warning("engine runs without --enable-priority-scheduling", extra={"endpoint": url})
+        low_first = {engine.low_first for engine in flags.values() if engine.enabled}
+        if len(low_first) > 1 or (self.config.low_first is not None and low_first - {self.config.low_first}):
+            log.error("engines disagree about --schedule-low-priority-values-first; calls may be served last first")
+        elif low_first and self.config.low_first is None:
+            self._low_first = low_first.pop()
+
+    @property
+    def sign(self) -> int:
+        """As configured, else as the engine says, else the dialect's default."""
+        return self.config.sign if self._low_first is None else 1 if self._low_first else -1
 
     def mark(self, call: Call, path: str, body: bytes) -> tuple[RawHeaders, bytes]:
         """Headers to add to the call, and its body with its marks in front."""
@@ -63,8 +89,8 @@ class EngineOrder:
         key = (self.desk.ask(self.desk.policy.order_key, call.session.id) or 0.0) if ordering else self.desk.now()
         if ordering and len(self._waiting) < self.WATCHED:
             self._sent += 1
-            self._waiting[call] = (self._sent, key)
-        return self.config.sign * _clamp(key * _PER_SECOND)
+            self._waiting[call] = (key, self._sent, self._answers)
+        return self.sign * _clamp(key * _PER_SECOND)
 
     def _hint(self, call: Call) -> dict[str, object]:
         """As `artifact.lending.hints` reads it. The engine pins at prefill, before the turn is over: it gets the time
@@ -78,14 +104,16 @@ class EngineOrder:
         if call not in self._waiting:
             return
         oldest = next(iter(self._waiting))
-        first = min(self._waiting, key=lambda c: self._waiting[c][1])
-        settled = self._waiting[first][0] <= self._sent_before_last_answer
-        if first is not oldest and call in (first, oldest) and settled:
+        first = min(self._waiting, key=lambda c: self._waiting[c][0])
+        (_, oldest_sent, _), (_, first_sent, answers) = self._waiting[oldest], self._waiting[first]
+        jumped = call is first and first_sent - oldest_sent >= self.DEPTH
+        passed_over = call is oldest is not first and self._answers - answers >= self.DEPTH
+        self._answers += 1
+        if jumped or passed_over:
             self.telling += 1
-            self.followed += call is first
+            self.followed += jumped
             if self.telling == self.ENOUGH and self.ignored:
                 log.warning("the engine ignores priorities; only suspension at turn boundaries orders its work")
-        self._sent_before_last_answer = self._sent
         self.forget(call)
 
     def forget(self, call: Call) -> None:

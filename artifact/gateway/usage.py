@@ -44,16 +44,16 @@ class UsageReader:
         """The reported usage, or None when the response holds none."""
         if not self.event_stream:
             body = parse_object(bytes(self._tail)) or {}
-            found = body.get("usage")
+            found = body.get("usage", body.get("meta_info"))
             return _usage(found) if isinstance(found, dict) else None
         merged = {**_embedded(self._head, last=False), **_embedded(bytes(self._tail), last=True)}
         return _usage(merged) if merged else None
 
 
 def _embedded(text: bytes, last: bool) -> dict[str, Any]:
-    """The last (first) non-null `"usage": {…}` object in a piece of an event stream. Inside a JSON string its quotes
-    would be escaped, so generated text cannot pose as usage."""
-    key = b'"usage":'
+    """The last (first) non-null `"usage": {…}` object in a piece of an event stream, in SGLang's own dialect
+    `"meta_info"`. Inside a JSON string its quotes would be escaped, so generated text cannot pose as usage."""
+    key = b'"usage":' if b'"usage":' in text else b'"meta_info":'
     at = text.rfind(key) if last else text.find(key)
     while at >= 0:
         rest = text[at + len(key) :].decode("utf-8", "replace").lstrip()
@@ -68,7 +68,7 @@ def _embedded(text: bytes, last: bool) -> dict[str, Any]:
 
 
 def _usage(raw: Mapping[str, Any]) -> Usage | None:
-    """From OpenAI's chat and responses forms or Anthropic's, where cached tokens are counted apart."""
+    """From OpenAI's chat and responses forms, SGLang's own, or Anthropic's, where cached tokens are counted apart."""
     if "prompt_tokens" in raw:
         prompt, output = _int(raw.get("prompt_tokens")), _int(raw.get("completion_tokens"))
         details = raw.get("prompt_tokens_details")
@@ -80,7 +80,7 @@ def _usage(raw: Mapping[str, Any]) -> Usage | None:
             return Usage(prompt + read + _int(raw.get("cache_creation_input_tokens")), output, read)
     else:
         return None
-    cached = details.get("cached_tokens") if isinstance(details, dict) else None
+    cached = (details if isinstance(details, dict) else raw).get("cached_tokens")
     return Usage(prompt, output, _int(cached) if cached is not None else None)
 
 

@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 import aiohttp
 import pytest
 import pytest_asyncio
-from fake_upstream import FakeEngine, Seen, event, respond, serving, stream, usage
+from fake_upstream import ASKED_BY_THE_GATEWAY, FakeEngine, Seen, event, respond, serving, stream, usage
 
 from artifact.control.policy import Action, Decision, Policy, SessionFacts
 from artifact.gateway.app import Gateway
@@ -84,7 +84,7 @@ class Door(Policy):
 
 async def default_answer(request: Seen, send: object) -> None:
     """Streams or answers at once, with usage: one prompt token a byte of body, five output tokens."""
-    if request.target in ("/metrics", "/health"):
+    if request.target in ASKED_BY_THE_GATEWAY:
         await respond(send, b"", 404)
     elif not request.body:
         await respond(send, b"{}")

@@ -11,6 +11,9 @@ from typing import Any
 import uvicorn
 
 
+ASKED_BY_THE_GATEWAY = ("/metrics", "/health", "/server_info", "/get_server_info")
+
+
 @dataclass
 class Seen:
     """A request as the engine got it."""
@@ -47,7 +50,7 @@ class FakeEngine:
                 break
         query = b"?" + scope["query_string"] if scope["query_string"] else b""
         request = Seen(scope["method"], (scope["raw_path"] + query).decode(), list(scope["headers"]), body)
-        if request.target not in ("/metrics", "/health"):
+        if request.target not in ASKED_BY_THE_GATEWAY:
             self.seen.append(request)
         work = asyncio.ensure_future(self.answer(request, send))
         gone = asyncio.ensure_future(receive())

@@ -4,6 +4,7 @@ import asyncio
 import multiprocessing
 import os
 import socket
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -11,7 +12,7 @@ import aiohttp
 import pytest
 import uvicorn
 
-from artifact.control.policy import Policy, Signals
+from artifact.control.policy import Policy, SessionFacts, Signals
 from artifact.gateway.app import Gateway
 from artifact.gateway.config import Engine, EnginePriority, GatewayConfig
 from artifact.gateway.policies import NEUTRAL
@@ -19,7 +20,7 @@ from artifact.gateway.server import GatewayServer
 from artifact.metrics.sessions import goodput
 from artifact.metrics.states import end_state
 from artifact.records.schema import Records
-from artifact.workload.load import Load, Surge
+from artifact.workload.load import Load, PlannedSession, Surge
 from hw_runs.replay import Target, replay
 from hw_runs.replay_cli import provenance
 from hw_runs.stub_engine import StubEngine
@@ -45,6 +46,24 @@ def run_stub(port: int, late: bool) -> None:
     uvicorn.run(stub, host="127.0.0.1", port=port, lifespan="off", log_level="error", ws="none")
 
 
+def plans(simulation: Simulation) -> list[PlannedSession]:
+    return [session.plan for session in simulation.driver.sessions.values()]
+
+
+def told_exactly(policy: Policy, seed: int) -> Policy:
+    """Peaks are cross-fitted to trajectories, known by task and exact length, which the gateway can but estimate."""
+    known = {plan.id: plan.trajectory for plan in plans(Simulation(scenario("hicache", seed)))}
+    arrive, adopt = policy.arrive, policy.adopt
+
+    def exact(facts: SessionFacts) -> SessionFacts:
+        trajectory = known[facts.id]
+        return replace(facts, first_prompt_tokens=trajectory.prompt_tokens[0], task_text=trajectory.task_text)
+
+    policy.arrive = lambda facts, now: arrive(exact(facts), now)  # type: ignore[method-assign]
+    policy.adopt = lambda facts, *rest: adopt(exact(facts), *rest)  # type: ignore[method-assign]
+    return policy
+
+
 def run_gateway(port: int, upstream: str, seed: int) -> None:
     """Neutral until the replay client, whose clock then starts, puts the scenario's policy in charge."""
     config = GatewayConfig(
@@ -57,7 +76,7 @@ def run_gateway(port: int, upstream: str, seed: int) -> None:
     )
 
     def made(name: str, options: dict[str, Any], latest: Signals) -> Policy:
-        return Policy() if name == NEUTRAL else scenario_policy(scenario(name, seed))
+        return Policy() if name == NEUTRAL else told_exactly(scenario_policy(scenario(name, seed)), seed)
 
     gateway = Gateway(config, made)
     GatewayServer(gateway, "127.0.0.1", port).run()
@@ -102,7 +121,7 @@ def through_the_gateway(simulation: Simulation) -> Records:
             policy=scenario.policy.name,
         )
         return replay(
-            [session.plan for session in simulation.driver.sessions.values()],
+            plans(simulation),
             target,
             scenario.load.duration_s,
             meta={"source": "stub", **provenance(scenario)},

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 from conftest import Door
+from fake_upstream import respond
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -114,13 +115,13 @@ async def test_no_priority_is_sent_unless_configured(stand) -> None:
 
 
 def served(rule: str) -> EngineOrder:
-    """An `EngineOrder` after an engine has served ten bursts of twenty calls by `rule` ("fifo", "priority")."""
+    """An `EngineOrder` after an engine has served ten bursts of forty calls by `rule` ("fifo", "priority")."""
     keys: dict[str, float] = {}
     desk = Desk(Ordered(keys), lambda: 0.0)
     order = EngineOrder(EnginePriority(dialect="sglang"), desk)
     for burst in range(10):
         waiting = []
-        for i in range(20):
+        for i in range(40):
             name = f"s{burst}-{i}"
             keys[name] = float((i * 7919) % 101)
             waiting.append(Call(SimpleNamespace(id=name), read_ask({}, 2), 1, 0.0))  # type: ignore[arg-type]
@@ -136,3 +137,38 @@ def test_an_engine_that_ignores_priorities_is_told_from_one_that_heeds_them() ->
     assert served("fifo").ignored is True
     assert served("priority").ignored is False
     assert EngineOrder(EnginePriority(dialect="vllm"), Desk(Door(), lambda: 0.0)).ignored is None
+
+
+def engine_that_says(path: str, **info: bool):
+    async def answer(request, send) -> None:
+        known = request.target == path
+        await respond(send, json.dumps(info).encode() if known else b"{}", 200 if known or request.body else 404)
+
+    return answer
+
+
+@pytest.mark.parametrize("path", ["/server_info", "/get_server_info"])
+async def test_the_engine_is_asked_at_start_for_its_sign(stand, path: str) -> None:
+    low_first = {"enable_priority_scheduling": True, "schedule_low_priority_values_first": True}
+    s = await stand(engine_that_says(path, **low_first), policy=Ordered({"a": 12.0}), priority={"dialect": "sglang"})
+    await s.status("a")
+    assert s.engine.seen[-1].json["priority"] == 120  # SGLang's default would be -120
+    assert s.gateway.order.ignored is None
+
+
+async def test_an_engine_started_without_priorities_is_named(stand, caplog) -> None:
+    off = {"enable_priority_scheduling": False, "schedule_low_priority_values_first": False}
+    s = await stand(engine_that_says("/server_info", **off), priority={"dialect": "sglang"})
+    assert s.gateway.order.ignored is True
+    assert "without --enable-priority-scheduling" in caplog.text
+    async with s.client.get(s.url + "/sessions") as response:
+        assert "no --enable-priority-scheduling on http" in (await response.json())["engine_order"]
+
+
+async def test_engines_of_opposite_sign_are_an_error_and_the_configured_sign_stays(stand, caplog) -> None:
+    low_first = {"enable_priority_scheduling": True, "schedule_low_priority_values_first": True}
+    priority = {"dialect": "sglang", "low_first": False}
+    s = await stand(engine_that_says("/server_info", **low_first), policy=Ordered({"a": 12.0}), priority=priority)
+    await s.status("a")
+    assert s.engine.seen[-1].json["priority"] == -120
+    assert "disagree" in caplog.text
