@@ -305,9 +305,14 @@ class Classified(NamedTuple):
     @property
     def cache_first(self) -> bool:
         """Whether reuse has collapsed at overload: the hit rate is nearer to the floor than to the plateau."""
-        from sim.fluid.hits import HitCurve
+        return self.hit_rate < collapsed_below()
 
-        return self.hit_rate < (HitCurve().plateau + HitCurve().floor) / 2
+
+def collapsed_below() -> float:
+    """The hit rate halfway between floor and plateau of the measured curve."""
+    from sim.fluid.hits import HitCurve
+
+    return float(HitCurve().plateau + HitCurve().floor) / 2
 
 
 class Modelled(NamedTuple):

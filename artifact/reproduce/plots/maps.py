@@ -17,7 +17,7 @@ from artifact.metrics import EndState
 from artifact.reproduce.evaluate.vulnerability import HYSTERESIS_W_OVER_C, tier_name, trapped_runs, undisturbed
 from artifact.reproduce.figures import BLACK, BLUE, GREEN, GREY, ORANGE, SKY, VERMILION, log_axis, panels, under
 from artifact.reproduce.post_surge import BASE_SHARE, Branch
-from artifact.reproduce.scenarios_maps import Classified, Grid, SurgeMap
+from artifact.reproduce.scenarios_maps import Classified, Grid, SurgeMap, collapsed_below
 from artifact.reproduce.scenarios_recovery import PostSurge
 
 Arms = Mapping[str, Sequence[Any]]
@@ -55,7 +55,7 @@ def _surge_map(ax: Axes, found: SurgeMap, panel: str, title: str) -> pd.DataFram
         xticklabels=[f"{found.surges[i]:.0%}".rstrip("%") for i in shown],
         yticks=range(len(found.loads)),
         yticklabels=[f"{load:g}" for load in found.loads],
-        ylabel=f"Load / overload ({found.overload_per_min:g}/min)",
+        ylabel="Load / overload",
     )
     ax.grid(False)
     under(ax, panel, title, "Surge (+%, 10 min)")
@@ -111,6 +111,7 @@ def figure_9(runs: Arms) -> tuple[Figure, pd.DataFrame]:
     at overload: arms `fluid` and `deployments`."""
     fig, axes = panels(1, height_in=2.4)
     drawn = [_departures(axes[0], runs["fluid"][0].model), _classification(axes[1], runs["deployments"])]
+    fig.legend(*axes[1].get_legend_handles_labels(), loc="outside upper right", ncols=3, fontsize=TEXT_PT)
     return fig, pd.concat(drawn, ignore_index=True)
 
 
@@ -125,7 +126,8 @@ def _departures(ax: Axes, d: Any) -> pd.DataFrame:
     departures = d.departures(n) * 60
     ax.plot(n, departures, color=BLACK, lw=1.4)
     ax.axhline(rate * 60, color=BLUE, ls="--", lw=1)
-    ax.annotate("arrivals λ", (end, rate * 60), (0, 3), "data", "offset points", color=BLUE, fontsize=7, ha="right")
+    middle = (float(point.stable) + end) / 2
+    ax.annotate("arrivals λ", (middle, rate * 60), (0, 3), "data", "offset points", color=BLUE, fontsize=7, ha="center")
     places = {
         "$N_s$": (float(point.stable), rate, True),
         "$N_u$": (float(point.tipping), rate, False),
@@ -133,11 +135,11 @@ def _departures(ax: Axes, d: Any) -> pd.DataFrame:
     }
     for name, (x, y, filled) in places.items():
         ax.plot(x, y * 60, "o", ms=5, color=BLACK if filled else "white", mec=BLACK)
-        ax.annotate(name, (x, y * 60), (2, 5), "data", "offset points", fontsize=8)
+        ax.annotate(name, (x, y * 60), (3, 5 if filled else -11), "data", "offset points", fontsize=8)
     if np.isfinite(point.tipping):
         ax.axvspan(float(point.tipping), end, color=VERMILION, alpha=0.12, lw=0)
         ax.annotate("trapped", (end, 0.03), (-2, 0), ("data", "axes fraction"), "offset points", fontsize=7, ha="right")
-    ax.set(xlim=(0, end), ylim=(0, None), ylabel="Departures / min")
+    ax.set(xlim=(0, end), ylim=(0, 1.15 * float(marks.peak) * 60), ylabel="Departures / min")
     under(ax, "a", "Equilibria and tipping", "Active sessions N")
     return pd.DataFrame({"panel": "a", "series": "departures per min", "x": n, "y": departures})
 
@@ -152,6 +154,7 @@ def _classification(ax: Axes, found: Sequence[Classified]) -> pd.DataFrame:
                 [d.ratio for d in some], [d.hit_rate for d in some], marker, ms=4, color=color, label=f"1P{decode}D"
             )
     ax.axvline(1 + TOLERANCE, color=BLACK, ls="--", lw=0.8)
+    ax.axhline(collapsed_below(), color=GREY, ls=":", lw=0.8)
     missed = sum(d.cache_first and not d.flagged for d in found)
     over = sum(d.flagged and not d.cache_first for d in found)
     corner: dict[str, Any] = {"fontsize": 7, "transform": ax.transAxes}
@@ -160,7 +163,6 @@ def _classification(ax: Axes, found: Sequence[Classified]) -> pd.DataFrame:
     ax.text(0.98, 0.98, "safe", ha="right", va="top", **corner)
     ax.text(0.98, 0.02, f"missed: {missed or 'none'}", ha="right", va="bottom", **corner)
     ax.set(ylim=(0, 1.05), ylabel="Sim. hit rate at overload")
-    ax.legend(loc="center right", fontsize=7, handlelength=1)
     under(ax, "b", "Model vs. simulator", "Model: cache / decode bound")
     return pd.DataFrame(
         {"panel": "b", "series": d.name, "x": d.ratio, "y": d.hit_rate, "limit": d.first_limit} for d in found
