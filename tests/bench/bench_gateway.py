@@ -1,16 +1,16 @@
 """What the gateway costs, beside other gateways over the same mock engine in the same run.
 
-    python tests/bench/bench_gateway.py --peer smg='smg ... --port {port} --worker-urls {upstream}'
+    BASIN_PEER_SMG='smg launch --port {port} --worker-urls {upstream}' pytest -m bench -s tests/bench/bench_gateway.py
 
-A peer is any command that serves on {port} in front of {upstream}; those whose program is missing are named as
-absent. Times are taken in turns with the mock alone, so that what the machine does meanwhile hits all alike.
+A peer is any command that serves on {port} in front of {upstream}, given by a variable of `PEERS`; one that is not
+given, is not installed or does not come up is named as absent. Times are taken in turns with the mock alone, so that
+what the machine does meanwhile hits all alike; BASIN_BENCH_JSON names a file for the numbers.
 """
 
 import contextlib
 import json
 import os
 import shlex
-import shutil
 import signal
 import socket
 import statistics
@@ -20,51 +20,66 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
 
 import aiohttp
 import httpx
-import typer
+import pytest
 import uvloop
 from gateway_load import Connection, load, request
 
 from artifact.gateway.cli import raise_file_limit
 
+pytestmark = pytest.mark.bench
+
 HERE = Path(__file__).parent
 OURS = shlex.join([sys.executable, "-c", "import typer, artifact.gateway.cli as c; typer.run(c.gateway)"]) + (
     " --upstream {upstream} --port {port} --policy none --log-level error"
 )
+PEERS = {"smg": "BASIN_PEER_SMG", "sglang-router": "BASIN_PEER_SGLANG_ROUTER", "litellm": "BASIN_PEER_LITELLM"}
+CALLS, PARKED = 1000, 10_000
 PROMPT_BYTES = 4096
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
-def main(
-    peer: Annotated[list[str] | None, typer.Option(help="NAME=COMMAND with {port} and {upstream}.")] = None,
-    calls: Annotated[int, typer.Option(help="Streamed calls for CPU, and single calls for first bytes.")] = 1000,
-    parked: Annotated[int, typer.Option(help="Parked sessions to hold; 0: skip.")] = 10_000,
-    json_out: Annotated[Path | None, typer.Option(help="Also write the numbers here.")] = None,
-) -> None:
-    """Print first-byte time, CPU a streamed call and calls a second of this gateway and its peers."""
-    commands = {"basin": OURS, **dict(p.split("=", 1) for p in peer or ())}
-    absent = {
-        name: "its program is not installed"
-        for name, command in commands.items()
-        if shutil.which(shlex.split(command)[0]) is None
-    }
-    results: dict[str, dict[str, float]] = {}
+@pytest.fixture(scope="module")
+def results() -> dict[str, dict[str, float]]:
+    """Numbers by name: this gateway ("basin"), the peers that are there, and the two HTTP clients."""
+    commands = {"basin": OURS} | {name: os.environ[key] for name, key in PEERS.items() if os.environ.get(key)}
+    absent = {name: f"{key} is not set" for name, key in PEERS.items() if name not in commands}
+    found: dict[str, dict[str, float]] = {}
     with serving(f"{sys.executable} {HERE / 'gateway_load.py'} {{port}}", "") as (mock_port, _):
-        for name in (n for n in commands if n not in absent):
+        upstream = f"http://127.0.0.1:{mock_port}"
+        for name, command in commands.items():
             try:
-                with serving(commands[name], f"http://127.0.0.1:{mock_port}") as (port, pid):
-                    results[name] = measure(mock_port, port, pid, calls)
+                with serving(command, upstream) as (port, pid):
+                    found[name] = measure(mock_port, port, pid, CALLS)
             except (RuntimeError, OSError) as error:
                 absent[name] = str(error)
-        results["clients"] = client_cpu_ms(f"http://127.0.0.1:{mock_port}/v1/chat/completions", calls)
-        if parked:
-            results["basin"] |= park(f"http://127.0.0.1:{mock_port}", commands["basin"], parked)
-    show(results, absent)
-    if json_out is not None:
-        json_out.write_text(json.dumps({"results": results, "absent": absent}, indent=2) + "\n")
+        found["clients"] = client_cpu_ms(upstream + "/v1/chat/completions", CALLS)
+        found["basin"] |= park(upstream, OURS, PARKED)
+    show(found, absent)
+    if path := os.environ.get("BASIN_BENCH_JSON"):
+        Path(path).write_text(json.dumps({"results": found, "absent": absent}, indent=2) + "\n")
+    return found
+
+
+def test_overhead_is_within_its_bars(results: dict[str, dict[str, float]]) -> None:
+    ours = results["basin"]
+    assert ours["first_byte_added_ms_p50"] <= 0.8
+    assert ours["cpu_ms_streamed"] <= 0.9
+    assert ours["plain_per_cpu_s"] >= 2000  # by CPU time: the load generator shares the machine
+
+
+def test_ten_thousand_parked_sessions_cost_little(results: dict[str, dict[str, float]]) -> None:
+    ours = results["basin"]
+    assert ours["parked"] >= PARKED - 1
+    assert ours["kb_a_parked_session"] <= 30
+    assert ours["parked_cpu_s_a_minute"] <= 1.0  # 1.7% of a core, the loops of an idle gateway included
+
+
+def test_the_client_that_is_used_costs_less_than_the_other(results: dict[str, dict[str, float]]) -> None:
+    clients = results["clients"]
+    assert clients["aiohttp_cpu_ms_streamed"] < clients["httpx_cpu_ms_streamed"]
 
 
 def measure(mock_port: int, port: int, pid: int, calls: int) -> dict[str, float]:
@@ -199,7 +214,3 @@ def show(results: dict[str, dict[str, float]], absent: dict[str, str]) -> None:
         print(f"{name:16}" + "  ".join(f"{key} {value:.3g}" for key, value in numbers.items()))
     for name, reason in absent.items():
         print(f"{name:16}absent: {reason}")
-
-
-if __name__ == "__main__":
-    typer.run(main)

@@ -10,7 +10,6 @@ from typing import Any
 
 import uvicorn
 
-
 ASKED_BY_THE_GATEWAY = ("/metrics", "/health", "/server_info", "/get_server_info")
 
 
