@@ -171,7 +171,9 @@ def _rows(count: int) -> tuple[Figure, np.ndarray]:
 
 def _legend(fig: Figure, found: pd.DataFrame) -> None:
     handles = [Patch(color=STYLES[p][1], label=STYLES[p][0]) for p in dict.fromkeys(found["policy"])]
-    fig.legend(handles=handles, loc="outside upper center", ncols=len(handles), fontsize=7, columnspacing=1)
+    fig.legend(
+        handles=handles, loc="outside upper center", ncols=len(handles), fontsize=7, columnspacing=0.9, handlelength=1
+    )
 
 
 # Common ------------------------------------------------------------------------------------------------------------
