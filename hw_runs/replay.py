@@ -53,7 +53,8 @@ def replay(
     """Run the plan for `duration_s` seconds of it and return what happened.
 
     `meta` is the records' provenance; its `source` ("stub" or "hw") is the caller's to state, its `capacity` is
-    filled in from the gateway's readings unless given. What only an engine knows is null unless it is the stub.
+    filled in from the gateway's readings unless given, its `late_s` is how late in the plan's seconds the client woke
+    on average. What only an engine knows is null unless it is the stub.
     Raises `aiohttp.ClientError` when the gateway cannot be reached at all.
     """
     return asyncio.run(_Replay(plans, target, duration_s, unloaded_s, end_group, sample_s).run(dict(meta or {})))
@@ -82,12 +83,15 @@ class _Replay:
         self.capacity: dict[str, int] = {}
         self._client: aiohttp.ClientSession
         self._began = 0.0
+        self._late_s, self._waits = 0.0, 0
 
     def now(self) -> float:
         return (asyncio.get_running_loop().time() - self._began) * self.target.speed
 
     async def until(self, time_s: float) -> None:
         await asyncio.sleep(max(0.0, time_s - self.now()) / self.target.speed)
+        self._late_s += max(0.0, self.now() - time_s)
+        self._waits += 1
 
     async def run(self, meta: dict[str, Any]) -> Records:
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=4.0)
@@ -106,6 +110,7 @@ class _Replay:
                     raise failure
         meta.setdefault("capacity", self.capacity)
         meta |= {"duration_s": self.duration_s, "speed": self.target.speed, "errors": self.errors}
+        meta["late_s"] = self._late_s / self._waits
         return Records.from_rows(
             self.calls,
             [p.row(self.unloaded_s(p.plan) if self.unloaded_s else None) for p in self.progress],

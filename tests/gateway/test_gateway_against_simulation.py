@@ -31,6 +31,9 @@ from sim.run import Simulation
 from sim.scenario import Deployment, PolicyChoice, Scenario
 
 SPEED = float(os.environ.get("BASIN_STUB_SPEED", "20"))  # a call's real milliseconds count this many times
+MOST_LATE_S = 0.25
+"""Of the plan's time; every hop of a call is late like this. In the simulator, half a second more a call costs the
+session cap, which is always full, 6% of its goodput."""
 BYTES_PER_TOKEN = 1  # keeps the loopback traffic small
 HEAD = 7000
 
@@ -140,6 +143,10 @@ def both(policy: str, seed: int) -> tuple[Records, Records]:
     simulation = Simulation(scenario(policy, seed))
     simulated = simulation.finish()
     replayed = through_the_gateway(Simulation(scenario(policy, seed)))
+    if replayed.meta["late_s"] > MOST_LATE_S:
+        pytest.skip(
+            f"clients woke {replayed.meta['late_s']:.2f} s late on average: busy machine, lower BASIN_STUB_SPEED"
+        )
     assert not replayed.meta["errors"]
     return simulated, replayed
 

@@ -156,6 +156,7 @@ async def test_limits_are_refused_with_a_reason(stand) -> None:
             "/v1/messages",
             b'{"usage":{"input_tokens":30,"cache_creation_input_tokens":10,"cache_read_input_tokens":60,"output_tokens":20}}',
         ),
+        ("/generate", b'{"meta_info":{"prompt_tokens":100,"completion_tokens":20,"cached_tokens":60}}'),
     ],
 )
 async def test_usage_of_every_dialect_sets_the_context(stand, path: str, body: bytes) -> None:
@@ -198,3 +199,20 @@ async def test_a_stream_without_usage_is_estimated_from_its_length(stand) -> Non
     await s.until(lambda: "a" in s.door.contexts)
     assert 1000 < s.door.contexts["a"] < 1100  # about 4,100 bytes at 0.25 tokens a byte, and 10 events
     assert s.gateway.desk.books.calls_without_usage == 1
+
+
+async def test_usage_in_sglangs_own_stream_is_its_last_events(stand) -> None:
+    events = [{"meta_info": {"prompt_tokens": 100, "completion_tokens": i, "cached_tokens": 60}} for i in range(1, 21)]
+
+    async def answer(request, send):
+        if request.body:
+            await stream(send, [*(event(e) for e in events), b"data: [DONE]\n\n"])
+        else:
+            await respond(send, b"", 404)
+
+    s = await stand(answer)
+    async with s.post("a", path="/generate", stream=True) as response:
+        await response.read()
+    await s.until(lambda: "a" in s.door.contexts)
+    assert s.door.contexts["a"] == 120
+    assert s.gateway.desk.books.cached_tokens == 60
