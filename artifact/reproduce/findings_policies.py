@@ -87,13 +87,12 @@ def _trapped(found: pd.DataFrame) -> str:
 
 
 def _verdict(ours: str, leads: Mapping[str, float]) -> str:
-    behind = [setting for setting, lead in leads.items() if not lead > 1]
+    behind = [setting for setting, lead in leads.items() if not lead >= 1]
     if not behind:
         low, high = min(leads.values()), max(leads.values())
-        return f"**`{ours}` has the highest goodput in all {len(leads)}**, {low:.2f} to {high:.2f} times the next."
-    return f"**`{ours}` has the highest goodput in {len(leads) - len(behind)} of {len(leads)}**, not in " + (
-        ", ".join(f"{setting} ({leads[setting]:.2f})" for setting in behind) + "."
-    )
+        return f"**Nothing beats `{ours}` in any of these {len(leads)}**: {low:.2f} to {high:.2f} times the best other."
+    where = ", ".join(f"{setting} ({leads[setting]:.2f})" for setting in behind)
+    return f"**`{ours}` is beaten in {len(behind)} of {len(leads)}**: {where}."
 
 
 def _count(found: pd.DataFrame) -> str:

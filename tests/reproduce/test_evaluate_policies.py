@@ -88,6 +88,8 @@ def test_goodput_is_that_of_the_first_90_minutes_arrivals():
         ("A-sim-worst-each", dict.fromkeys(BASELINES, 0.5) | {"hicache": 0.2}),
         ("A-sim-slow-best", True),
         ("A-sim-itl", [0.0] * 6),
+        ("A-concur-signal", {"default": 0.5, "gpu": 0.5}),
+        ("A-cross-1p1d", [0.5] * 3),
     ],
 )
 def test_claims_of_figure_14(claim_id, expected):
@@ -187,10 +189,8 @@ def test_words_name_the_best_of_the_others_and_who_is_trapped():
     words = six_findings(arms(SIX, hicache=TRAPPED, concur=run(good_per_10=8)) | {arm("1p3d", "basin"): [TRAPPED]})
     assert "best of the others `concur` 48" in words and "1.25 times" in words
     assert "Trapped: `hicache` 1 of 1, `basin` 1 of 1." in words and "Trapped: `hicache` 1 of 1." in words
-    assert "**`basin` has the highest goodput in 5 of 6**, not in 1p3d (0.25)." in words
-    assert "**`basin` has the highest goodput in all 1**, 2.00 to 2.00 times the next." in outputs_findings(
-        arms(OUTPUTS3)
-    )
+    assert "**`basin` is beaten in 1 of 6**: 1p3d (0.25)." in words
+    assert "**Nothing beats `basin` in any of these 1**: 2.00 to 2.00 times" in outputs_findings(arms(OUTPUTS3))
 
 
 def test_all_systems_of_a_setting_see_the_same_arrivals_at_the_published_surge():

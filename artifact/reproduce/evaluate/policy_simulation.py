@@ -137,6 +137,17 @@ def over_allowance(*runs: Records) -> list[float]:
     return [over_itl(run) for run in runs]
 
 
+@evaluates("A-concur-signal", arms=arms(["1p3d", "1p3d-gpu"], ["concur", "basin"]))
+def concur_over_basin(*runs: Records) -> dict[str, float]:
+    default, gpu = grid(runs, 2, good)
+    return {"default": ratio(*default), "gpu": ratio(*gpu)}
+
+
+@evaluates("A-cross-1p1d", arms=arms(ON_1P1D, POLICIES))
+def crossflow_share(*runs: Records) -> list[float]:
+    return shares_of_best(grid(runs, len(POLICIES), good))[:, POLICIES.index("crossflow")].tolist()
+
+
 # Figure 15: outputs x3 ---------------------------------------------------------------------------------------------
 
 

@@ -38,6 +38,7 @@ BAR_WIDTH = 0.86
 WAIT_FLOOR_S = 0.1
 """Shorter waits are drawn as this on a logarithmic axis."""
 SLOWDOWN_TICKS = (1, 2, 4, 10, 30)
+TTFT_TICKS_S = (0.1, 1, 10, 100)
 WAIT_TICKS = (0.1, 1, 10, 100, 1000)
 
 
@@ -103,7 +104,7 @@ def figure_15(runs: Runs) -> tuple[Figure, pd.DataFrame]:
         ]
     axes[0].set(ylabel="Sessions", ylim=(0, None))
     axes[1].set_ylabel("Median TTFT (s)")
-    log_axis(axes[1])
+    log_axis(axes[1], ticks=TTFT_TICKS_S)
     log_axis(axes[2], "x", SLOWDOWN_TICKS)
     log_axis(axes[3], "x", WAIT_TICKS)
     for ax, letter, title in zip(axes[:2], "ab", ("Sessions", "Median TTFT"), strict=True):
