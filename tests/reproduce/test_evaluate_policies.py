@@ -1,5 +1,7 @@
 """The comparisons of systems: their scenarios, and their evaluators against runs whose every figure is known."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from handmade import call, records, sample, session
@@ -191,6 +193,12 @@ def test_words_name_the_best_of_the_others_and_who_is_trapped():
     assert "Trapped: `hicache` 1 of 1, `basin` 1 of 1." in words and "Trapped: `hicache` 1 of 1." in words
     assert "**`basin` is beaten in 1 of 6**: 1p3d (0.25)." in words
     assert "**Nothing beats `basin` in any of these 1**: 2.00 to 2.00 times" in outputs_findings(arms(OUTPUTS3))
+
+
+def test_words_give_the_base_load_beside_the_published_one():
+    one = replace(BEST, meta=BEST.meta | {"scenario": {"load": {"rate_per_min": 2.5}}})
+    words = outputs_findings(arms(OUTPUTS3) | {arm("out3", "basin"): [one]})
+    assert "from 2.5 sessions/min (published: 4.95)" in words
 
 
 def test_all_systems_of_a_setting_see_the_same_arrivals_at_the_published_surge():
