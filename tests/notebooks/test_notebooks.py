@@ -16,6 +16,13 @@ WITHOUT_CLAIMS = {"fig01", "fig02", "explore_trap"}
 MAPS = ("fig07_surge_map", "fig08_recoverable_load", "fig09_classification", "fig10_post_surge")
 RUNNER_PARAMETERS = {"profile", "source", "seeds", "workers", "scheduler"}
 MAIN = ("fig03_workload", "fig04_trap", "fig05_residual_sessions", "fig06_sustaining_loop")
+COMPARISONS = (
+    "fig12_hardware_goodput",
+    "fig13_hardware_surge",
+    "fig14_six_scenarios",
+    "fig15_outputs3",
+    "fig16_surge_size",
+)
 
 
 def cells(name, kind):
@@ -79,15 +86,15 @@ def test_figure_3_runs_from_the_folder_of_the_notebooks(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", (*MAIN[1:], *MAPS))
+@pytest.mark.parametrize("name", (*MAIN[1:], *MAPS, *COMPARISONS))
 def test_it_runs_from_the_repository_root(name, tmp_path):
     assert_it_shows_and_judges(name, execute(name, tmp_path))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", (*MAIN[1:], *MAPS))
+@pytest.mark.parametrize("name", (*MAIN[1:], *MAPS, *COMPARISONS))
 def test_without_hardware_runs_it_says_so_and_draws_nothing(name, tmp_path):
-    if (ROOT / "hw_runs" / "results" / "h100-1p1d").is_dir():
+    if any((ROOT / "hw_runs" / "results" / runs).is_dir() for runs in ("h100-1p1d", "policies")):
         pytest.skip("there are hardware runs")
     part = ROOT / "build" / "claims" / f"{name}.smoke.json"
     before = part.read_bytes() if part.is_file() else None
