@@ -98,7 +98,8 @@ async def chat(client: aiohttp.ClientSession, url: str, body: dict[str, object],
 
 
 async def send(client: aiohttp.ClientSession, url: str, key: int, session: str) -> bytes:
-    return await chat(client, url, ask(words(1000 + key, 60), 12, stream=True), session)
+    """Long enough in the engine, one at a time, for calls to queue there and not in front of its HTTP server."""
+    return await chat(client, url, ask(words(1000 + key, 60), 64, stream=True), session)
 
 
 async def test_a_stream_passes_byte_for_byte_with_its_usage(vllm: str) -> None:
