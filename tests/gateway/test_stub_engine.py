@@ -175,7 +175,7 @@ async def replayed(
 
 async def test_a_replay_writes_the_records_of_its_sessions() -> None:
     plans = [PlannedSession(f"s{i}", 2.0 * i, growing(f"t{i}"), "base" if i else "surge") for i in range(3)]
-    records, _, policy, _ = await replayed(plans, 120.0)
+    records, _, policy, _ = await replayed(plans, 300.0)  # several times what an idle machine needs
     calls, sessions, samples = (t.to_pandas() for t in (records.calls, records.sessions, records.samples))
     assert list(sessions["outcome"]) == ["completed"] * 3
     assert list(sessions["calls_done"]) == [4] * 3
@@ -194,7 +194,7 @@ async def test_a_replay_writes_the_records_of_its_sessions() -> None:
     assert samples["calls_done_total"].iloc[-1] == 12
     assert samples["active_sessions"].max() <= 3 and samples["active_extra_sessions"].max() <= 1
     assert records.meta["capacity"]["prefill_cache_tokens"] > 0
-    assert [fact for fact in policy.facts if fact[0] == "depart"] == [("depart", f"s{i}") for i in range(3)]
+    assert sorted(fact for fact in policy.facts if fact[0] == "depart") == [("depart", f"s{i}") for i in range(3)]
 
 
 async def test_warm_sessions_are_inside_and_in_the_cache_from_the_start() -> None:
