@@ -42,10 +42,11 @@ test: setup  ## fast tests
 	$(BIN)/pytest -n $(WORKERS)
 
 test-slow: setup  ## long sweeps, notebooks, browsers
-	$(BIN)/pytest -n $(WORKERS) -m slow
+	$(BIN)/pytest -n $(WORKERS) -m "slow and not engine"
 
-test-engine: setup-sglang-cpu  ## against real engines on the CPU
-	$(VENV)-sglang/bin/pytest -m engine
+test-engine: setup-sglang-cpu  ## the SGLang extension and its kernels, on real engines on the CPU
+	$(VENV)-sglang/bin/python -m pytest -q -c /dev/null --rootdir . -p no:cacheprovider tests/kernels
+	$(BIN)/pytest -m "engine and not slow" tests/lending
 
 test-engine-sglang: setup-sglang-cpu  ## the gateway before SGLang 1P1D and its router, on the CPU
 	$(BIN)/pytest -m engine -s tests/gateway/test_gateway_engine_sglang.py
