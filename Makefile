@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
 PROFILE ?= quick
+# The figures whose full runs are in figures/; an empty FIGS runs every notebook (Figures 7-16 take much longer).
+FIGS ?= explore_trap fig01 fig02 fig03 fig04 fig05 fig06
 
 .DEFAULT_GOAL := help
 .PHONY: help setup lock reproduce smoke test test-slow test-engine test-engine-sglang \
@@ -32,11 +34,11 @@ environment: setup  ## environment.yml from requirements.lock
 	$(BIN)/python -m artifact.reproduce.environment conda > environment.yml
 
 reproduce: setup  ## the figures (PROFILE=smoke|quick|full), then the claims table
-	$(BIN)/basin reproduce --profile $(PROFILE) --workers $(WORKERS)
+	$(BIN)/basin reproduce $(FIGS) --profile $(PROFILE) --workers $(WORKERS)
 	$(BIN)/basin claims
 
-smoke: setup  ## every figure once, small
-	$(BIN)/basin reproduce --profile smoke --workers $(WORKERS)
+smoke: setup  ## the same figures once, with one seed
+	$(BIN)/basin reproduce $(FIGS) --profile smoke --workers $(WORKERS)
 
 test: setup  ## fast tests
 	$(BIN)/pytest -n $(WORKERS)
