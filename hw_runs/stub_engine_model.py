@@ -95,15 +95,15 @@ class SimulatedEngine:
                 "cached_tokens_total": now.cached_tokens,
                 "num_queue_reqs": now.prefill_calls,
                 "num_running_reqs": 0,
-                "max_total_num_tokens": self.engine.cache_capacity,
-                "hicache_host_total_tokens": self.engine.host_capacity,
+                "max_total_num_tokens": self.engine.capacities.prefill_cache_tokens,
+                "hicache_host_total_tokens": self.engine.capacities.host_cache_tokens,
             }
         return {
             "num_running_reqs": now.decode_running,
             "num_queue_reqs": 0,
             "num_decode_prealloc_queue_reqs": now.decode_waiting,
             "kv_used_tokens": now.kv_running + now.kv_idle,
-            "max_total_num_tokens": self.engine.kv_capacity,
+            "max_total_num_tokens": self.engine.capacities.decode_kv_tokens,
             "prefill_busy_seconds_total": now.prefill_busy_s,
             "computed_tokens_total": now.computed_tokens,
             "basin_lent_tokens": now.lent,

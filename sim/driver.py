@@ -229,7 +229,7 @@ class Driver:
                 self.engine.reorder(lambda call: 0.0)
 
     def _signals(self) -> Signals:
-        o = self.engine.occupancy()
+        o, capacities = self.engine.occupancy(), self.engine.capacities
         prompt, cached = o.prompt_tokens - self._seen[0], o.cached_tokens - self._seen[1]
         self._seen = (o.prompt_tokens, o.cached_tokens)
         return Signals(
@@ -239,9 +239,9 @@ class Driver:
             decode_waiting=o.decode_waiting,
             decode_running=o.decode_running,
             decode_kv_used_tokens=o.kv_running + o.kv_idle,
-            decode_kv_capacity_tokens=self.engine.kv_capacity,
-            prefill_cache_capacity_tokens=self.engine.cache_capacity,
-            host_cache_capacity_tokens=self.engine.host_capacity,
+            decode_kv_capacity_tokens=capacities.decode_kv_tokens,
+            prefill_cache_capacity_tokens=capacities.prefill_cache_tokens,
+            host_cache_capacity_tokens=capacities.host_cache_tokens,
             lent_tokens=o.lent,
         )
 

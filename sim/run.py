@@ -108,8 +108,9 @@ class Simulation:
 
     def _check(self, plans: Any) -> None:
         """A prompt that fits no instance would wait for ever."""
+        limits = calibration(self.scenario.deployment.calibration).context_limits()
         for t in {id(p.trajectory): p.trajectory for p in plans}.values():
-            for what, room in (("prefill cache", self.costs.cache_tokens), ("decode memory", self.costs.kv_tokens)):
+            for what, room in limits.items():
                 if t.peak_tokens > room:
                     raise ValueError(
                         f"trajectory {t.id!r} reaches {t.peak_tokens} tokens, more than the {what} of one instance "
@@ -140,9 +141,9 @@ class Simulation:
             "duration_s": load.duration_s,
             "itl_slo_s": self.costs.itl_slo_s,
             "capacity": {
-                "prefill_cache_tokens": self.engine.cache_capacity,
-                "host_cache_tokens": self.engine.host_capacity,
-                "decode_kv_tokens": self.engine.kv_capacity,
+                "prefill_cache_tokens": self.engine.capacities.prefill_cache_tokens,
+                "host_cache_tokens": self.engine.capacities.host_cache_tokens,
+                "decode_kv_tokens": self.engine.capacities.decode_kv_tokens,
                 "saturated_prefill_tokens_per_s": self._saturated(),
             },
         }

@@ -157,8 +157,7 @@ def fitting_trace(trace: str | Path, calibration_name: str) -> Fitting:
     path = next((p for p in (Path(trace), repository_root() / trace) if p.exists()), None)
     if path is None:
         raise FileNotFoundError(f"trace {str(trace)!r}: neither in {Path.cwd()} nor below {repository_root()}")
-    engine = calibration(calibration_name)
-    room = min(engine.prefill.cache_tokens.value, engine.decode.kv_tokens.value)
+    room = min(calibration(calibration_name).context_limits().values())
     loaded = load(path)
     kept = [t for t in loaded if t.peak_tokens <= room]
     if not kept:

@@ -86,6 +86,13 @@ class Calibration(BaseModel):
                 if isinstance(value, Quantity):
                     yield part + name, value
 
+    def context_limits(self) -> dict[str, int]:
+        """What bounds the longest context that one instance of each kind can hold, tokens by name."""
+        return {
+            "prefill cache": int(self.prefill.cache_tokens.value),
+            "decode memory": int(self.decode.kv_tokens.value),
+        }
+
     def fitted_claims(self) -> set[str]:
         """Claims that any number was fitted to: they do not count as validation."""
         return {claim for _, quantity in self.quantities() for claim in quantity.claims}

@@ -93,20 +93,6 @@ class PDEngine:
 
         self.elastic: dict[int, ElasticPrefill] = {}
 
-    @property
-    def cache_capacity(self) -> int:
-        """C_G over all prefill instances."""
-        return self.capacities.prefill_cache_tokens
-
-    @property
-    def host_capacity(self) -> int:
-        """C_H, inclusive of what the GPU holds too."""
-        return self.capacities.host_cache_tokens
-
-    @property
-    def kv_capacity(self) -> int:
-        return self.capacities.decode_kv_tokens
-
     def outstanding_tokens(self) -> int:
         """Uncached prompt tokens of the calls waiting for or in prefill, at today's cache contents."""
         return sum(p.outstanding_tokens() for p in self.prefills)

@@ -145,7 +145,7 @@ def test_lent_tokens_stay_within_the_cap_and_end_with_the_sessions(seed: int, ca
     simulation.driver.policy.lending = lambda: True  # type: ignore[method-assign]
     records = simulation.finish()
     lent = column(records.samples, "lent_tokens")
-    assert 0 < lent.max() <= cap * engine.kv_capacity
+    assert 0 < lent.max() <= cap * engine.capacities.decode_kv_tokens
     assert sum(unit.tokens for unit in engine.lent.units.values()) == lent_now(simulation)
     while live := [s for s in simulation.driver.sessions.values() if s.active]:
         for one in live:  # as they leave, parked ones enter
