@@ -8,7 +8,8 @@ from simpy import Environment, Event
 from artifact.control.policy import Action, Policy, SessionFacts, Signals
 from artifact.workload.load import PlannedSession
 from sim.engine.call import EngineCall
-from sim.engine.pd import Occupancy, PDEngine
+from sim.engine.kinds import Engine
+from sim.engine.occupancy import Occupancy
 from sim.scenario import Scenario
 from sim.session import LiveSession
 
@@ -26,7 +27,7 @@ class Driver:
         self.sessions = {plan.id: LiveSession(plan) for plan in plans}
         self.calls: list[tuple[Any, ...]] = []
         self.samples: list[tuple[Any, ...]] = []
-        self.engine: PDEngine
+        self.engine: Engine
         self.working_set = 0
         self.active = self.active_extra = self.suspended = 0
         self.parked: dict[str, LiveSession] = {}
@@ -35,7 +36,7 @@ class Driver:
         self._seen = (0, 0)
         self._controlling = 0
 
-    def start(self, engine: PDEngine) -> None:
+    def start(self, engine: Engine) -> None:
         """Schedule arrivals, control and sampling."""
         self.engine = engine
         for session in self.sessions.values():
@@ -217,7 +218,7 @@ class Driver:
         self.policy.observe(self._signals(), self.env.now)
         self._decide()
         self._apply_order()
-        self.engine.lent.adopting = self.policy.lending()
+        self.engine.lend_memory(self.policy.lending())
         self._after(self.policy.interval_s, self._control, self._controlling)
 
     def _apply_order(self) -> None:
@@ -255,7 +256,7 @@ class Driver:
         self._after(self.scenario.sample_s, self._sample, None)
 
     def _sample_row(self, o: Occupancy) -> tuple[Any, ...]:
-        """In the order of `artifact.records.schema.SAMPLES`."""
+        """In the order of `artifact.records.schema.SAMPLES`, for a colocated engine of `COLOCATED_SAMPLES`."""
         state = self.policy.state()
         return (
             self.env.now,
@@ -280,6 +281,7 @@ class Driver:
             state.admitting,
             state.ordering,
             state.lending,
+            *(() if o.preemptions is None else (o.preemptions,)),
         )
 
     def unfinished_rows(self) -> list[tuple[Any, ...]]:

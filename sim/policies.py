@@ -12,24 +12,22 @@ from artifact.control.policy import Policy, SessionFacts
 from artifact.control.predictor import CrossFittedPeaks, score
 from artifact.control.profile import DeploymentProfile
 from artifact.workload.catalog import workload
-from sim.calibration.model import calibration
-from sim.engine.costs import Costs, capacities
+from sim.engine.kinds import capacities_of, costs_of
 from sim.scenario import Scenario
 
 
 def scenario_policy(scenario: Scenario) -> Policy:
     """The policy that a scenario names. Raises `ValueError` naming what in it is wrong."""
     choice, load = scenario.policy, scenario.load
-    costs = Costs.of(calibration(scenario.deployment.calibration))
     peaks = Peaks(load.workload, load.output_scale)
     context = PolicyContext(
         seed=scenario.seed,
         parameters=choice.parameters,
-        capacities=capacities(scenario.deployment, costs),
+        capacities=capacities_of(scenario.deployment),
         profile=_profile(scenario) if choice.name.startswith("basin") else None,
         predict=peaks,
         revise=peaks.revise,
-        reload_s=costs.prefill_s,
+        reload_s=costs_of(scenario.deployment).prefill_s,
     )
     return make_policy(choice.name, context)
 

@@ -20,8 +20,7 @@ from artifact.reproduce.paths import repository_root
 from artifact.workload.catalog import workload
 from artifact.workload.load import Load
 from artifact.workload.trajectory import Trajectory
-from sim.calibration.model import calibration
-from sim.engine.costs import Costs, capacities, unloaded_duration
+from sim.engine.kinds import capacities_of, unloaded_of
 from sim.run import Simulation
 from sim.scenario import Deployment, Scenario
 
@@ -93,12 +92,11 @@ def profile(
 
 def ramp(deployment: Deployment, load: Load, seed: int, say: Callable[[Step], None] = lambda step: None) -> list[Step]:
     """One load ramp; of `load`, only the sessions count, not how they arrive."""
-    costs = Costs.of(calibration(deployment.calibration))
     trajectories = [t.scaled(load.tool_time_scale, load.output_scale) for t in workload(load.workload)]
-    unloaded = unloaded_duration(costs)
+    unloaded = unloaded_of(deployment)
     alone = np.array([unloaded(t, 0) for t in trajectories])
     context = _mean_context(trajectories, alone)
-    counts = [max(round(x * capacities(deployment, costs).cache_tokens / context), 1) for x in STEPS]
+    counts = [max(round(x * capacities_of(deployment).cache_tokens / context), 1) for x in STEPS]
     step_s = SETTLE_S + MEASURE_S
     supply = load.model_copy(
         update={
@@ -142,7 +140,7 @@ def _fit(ramps: Sequence[Sequence[Step]], deployment: Deployment) -> DeploymentP
     at_step = [[steps[i].departures_per_min for steps in ramps if i < len(steps)] for i in range(longest)]
     critical = max(float(np.median(rates)) for rates in at_step)
     points = [[RampPoint(s.working_set_tokens, s.hit_rate) for s in steps] for steps in ramps]
-    capacity = capacities(deployment, Costs.of(calibration(deployment.calibration))).cache_tokens
+    capacity = capacities_of(deployment).cache_tokens
     return profile_from_ramps(points, capacity, critical, deployment.router)
 
 

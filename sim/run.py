@@ -4,7 +4,6 @@ import gc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from functools import cache
 from typing import Any
 
 from simpy import Environment, Event
@@ -15,10 +14,9 @@ from artifact.workload.catalog import workload
 from artifact.workload.load import Group, Load, PlannedSession
 from artifact.workload.plan import plan_sessions
 from artifact.workload.stats import mean_position
-from sim.calibration.model import calibration
 from sim.driver import Driver
-from sim.engine.costs import Costs, unloaded_duration
-from sim.engine.pd import PDEngine
+from sim.engine.colocated import ColocatedEngine
+from sim.engine.kinds import build_engine, calibration_of, costs_of, unloaded_of
 from sim.policies import lending_rules, scenario_policy
 from sim.scenario import PolicyChoice, Scenario
 
@@ -42,8 +40,8 @@ class Simulation:
         """`policy` takes the place of the one that the scenario names, for experiments with one of their own."""
         self.scenario = scenario
         deployment = scenario.deployment
-        self.costs = _costs(deployment.calibration)
-        self.unloaded = _unloaded(deployment.calibration)
+        self.costs = costs_of(deployment)
+        self.unloaded = unloaded_of(deployment)
         self.env = Environment()
         self.trajectories = workload(scenario.load.workload)
         plans = plan_sessions(scenario.load, self.trajectories, scenario.seed, self.unloaded)
@@ -51,10 +49,9 @@ class Simulation:
         policy = policy or scenario_policy(scenario)
         late = scenario.policy.from_s > 0
         self.driver = Driver(self.env, scenario, Policy() if late else policy, plans)
-        self.engine = PDEngine(
+        self.engine = build_engine(
             self.env,
             deployment,
-            self.costs,
             self.driver.first_token,
             self.driver.finished,
             self.driver.scheduled,
@@ -66,6 +63,8 @@ class Simulation:
             self._at(scenario.policy.from_s, self._switch, policy)
         if scenario.end_group is not None:
             self._at(scenario.end_group.at_s, self._end, scenario.end_group.group)
+        if scenario.flush is not None:
+            self._at(scenario.flush.at_s, self._flush, None)
 
     def advance(self, to_s: float) -> None:
         """Simulate up to a time; one that has been reached changes nothing."""
@@ -96,7 +95,7 @@ class Simulation:
         """Put another policy in charge from now on, on the same engine; `from_s` becomes this moment."""
         self.scenario = self.scenario.model_copy(update={"policy": choice.model_copy(update={"from_s": self.env.now})})
         policy = scenario_policy(self.scenario)
-        self.engine.lent.rules = lending_rules(policy)
+        self.engine.set_lending_rules(lending_rules(policy))
         self.driver.switch(policy)
 
     def finish(self) -> Records:
@@ -108,7 +107,7 @@ class Simulation:
 
     def _check(self, plans: Any) -> None:
         """A prompt that fits no instance would wait for ever."""
-        limits = calibration(self.scenario.deployment.calibration).context_limits()
+        limits = calibration_of(self.scenario.deployment).context_limits()
         for t in {id(p.trajectory): p.trajectory for p in plans}.values():
             for what, room in limits.items():
                 if t.peak_tokens > room:
@@ -127,11 +126,16 @@ class Simulation:
             if session.group == group and session.ended_s is None and session.plan.arrival_s <= self.env.now:
                 self.driver.end(session)
 
+    def _flush(self, event: Event) -> None:
+        assert isinstance(self.engine, ColocatedEngine)  # `Scenario` sees to it
+        self.engine.flush()
+
     def _at(self, time_s: float, then: Any, value: Any) -> None:
         self.env.timeout(time_s - self.env.now, value).callbacks.append(then)
 
     def _meta(self) -> dict[str, Any]:
         load = self.scenario.load
+        flush = self.scenario.flush
         first = load.surges[0] if load.surges else load.burst
         end = self.scenario.end_group
         meta: dict[str, Any] = {
@@ -149,15 +153,15 @@ class Simulation:
         }
         if first is not None:
             meta["trigger"] = {"start_s": first.start_s, "end_s": first.end_s}
+        elif flush is not None:
+            meta["trigger"] = {"start_s": flush.at_s, "end_s": flush.at_s}
         if end is not None:
             meta["ended_at_s"] = end.at_s
         return meta
 
     def _saturated(self) -> float:
         """Prefill throughput of full chunks at the workload's mean position, over all instances."""
-        one = calibration(self.scenario.deployment.calibration).saturated_prefill_tokens_per_s(
-            mean_position(self.trajectories)
-        )
+        one = calibration_of(self.scenario.deployment).saturated_prefill_tokens_per_s(mean_position(self.trajectories))
         return one * self.scenario.deployment.prefill
 
 
@@ -175,13 +179,3 @@ def _collector_paused() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
-
-
-@cache
-def _costs(name: str) -> Costs:
-    return Costs.of(calibration(name))
-
-
-@cache
-def _unloaded(name: str) -> Any:
-    return unloaded_duration(_costs(name))

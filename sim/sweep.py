@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from artifact.records.schema import Records
 from artifact.records.store import RunStore
 from artifact.workload.load import Load
-from sim.calibration.model import calibration
+from sim.engine.kinds import calibration_of
 from sim.run import run
 from sim.scenario import Scenario
 
@@ -52,7 +52,7 @@ def determinants(scenario: Scenario) -> dict[str, Any]:
     """Everything that decides a run's bytes."""
     return {
         "scenario": scenario.model_dump(mode="json"),
-        "calibration": calibration(scenario.deployment.calibration).model_dump(mode="json"),
+        "calibration": calibration_of(scenario.deployment).model_dump(mode="json"),
         "traces": _traces(scenario.load),
         "code": code_version(),
     }

@@ -79,6 +79,11 @@ SAMPLES = pa.schema(
     ]
 )
 
+COLOCATED_SAMPLES = SAMPLES.append(pa.field("preemptions_total", pa.int64()))
+"""Samples of a colocated engine (paper B), whose one batch and one pool stand in these columns: `prefill_queue_calls`
+the requests that wait for the first time, `decode_waiting_calls` those preempted, `decode_running_calls` the running
+ones, in prefill or decoding; `decode_kv_running_tokens` + `decode_kv_idle_tokens` the pool that they use."""
+
 TABLES: Mapping[str, pa.Schema] = {"calls": CALLS, "sessions": SESSIONS, "samples": SAMPLES}
 
 
@@ -94,7 +99,7 @@ class Records:
     def __post_init__(self) -> None:
         for name, schema in TABLES.items():
             got = getattr(self, name).schema.remove_metadata()
-            if not got.equals(schema):
+            if not got.equals(schema) and not (name == "samples" and got.equals(COLOCATED_SAMPLES)):
                 raise ValueError(f"records table {name!r}: columns {got.names} do not match the schema {schema.names}")
 
     @classmethod
@@ -107,7 +112,9 @@ class Records:
     ) -> "Records":
         """Build from row tuples in schema order."""
         rows = {"calls": calls, "sessions": sessions, "samples": samples}
-        return cls(**{name: _table(rows[name], TABLES[name]) for name in TABLES}, meta=meta)
+        colocated = bool(samples) and len(samples[0]) == len(COLOCATED_SAMPLES)
+        schemas = {**TABLES, "samples": COLOCATED_SAMPLES if colocated else SAMPLES}
+        return cls(**{name: _table(rows[name], schema) for name, schema in schemas.items()}, meta=meta)
 
     @property
     def simulated(self) -> bool:

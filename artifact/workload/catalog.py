@@ -1,8 +1,9 @@
-"""Workloads by name: the synthesised ones, or a trace file of the user's."""
+"""Workloads by name: the synthesised ones, paper B's, or a trace file of the user's."""
 
 from functools import cache
 from pathlib import Path
 
+from artifact.workload.paper_b import WORKLOADS
 from artifact.workload.synth_spec import SPECS, WorkloadSpec
 from artifact.workload.trajectory import Trajectory
 
@@ -15,7 +16,8 @@ def shipped(spec: WorkloadSpec) -> Path:
 
 
 def workload(name_or_path: str, seed: int = 0) -> list[Trajectory]:
-    """The trajectories of a synthesised workload ("terminal-bench", "swe-bench-pro") or of a trace file.
+    """The trajectories of a synthesised workload ("terminal-bench", "swe-bench-pro"), of one of paper B's
+    (`artifact.workload.paper_b`) or of a trace file.
 
     Loaded once a process. `seed` picks one of many synthesised sets and means nothing for a file. Raises what
     `artifact.workload.formats.load` raises for a file that is missing or malformed.
@@ -27,6 +29,8 @@ def workload(name_or_path: str, seed: int = 0) -> list[Trajectory]:
 def _loaded(name_or_path: str, seed: int) -> tuple[Trajectory, ...]:
     from artifact.workload.formats import load
 
+    if name_or_path in WORKLOADS:
+        return tuple(WORKLOADS[name_or_path](seed))
     spec = SPECS.get(name_or_path)
     if spec and seed:
         from artifact.workload.synth import synthesise

@@ -41,6 +41,14 @@ class RateChange(BaseModel):
     factor: float = Field(ge=0)
 
 
+class Shift(BaseModel):
+    """Base sessions that arrive from `at_s` on come from another workload (paper B §6, a shift of the session mix)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    at_s: float = Field(ge=0)
+    workload: str
+
+
 class Load(BaseModel):
     """What arrives, from which trajectories, for how long. Rates are sessions a minute."""
 
@@ -55,6 +63,7 @@ class Load(BaseModel):
     surges: tuple[Surge, ...] = ()
     burst: ShortBurst | None = None
     rate_change: RateChange | None = None
+    shift: Shift | None = None
     warm_sessions: int | None = Field(default=None, ge=0)
     """Sessions that join mid-trajectory at time 0; None: the steady population, rate x mean unloaded duration."""
     tool_time_scale: float = Field(default=1.0, gt=0)

@@ -6,6 +6,7 @@ from functools import lru_cache
 import numpy as np
 
 from artifact.workload.arrivals import Stream, base_stream, burst_stream, stream_rng, surge_stream
+from artifact.workload.catalog import workload
 from artifact.workload.load import Group, Load, PlannedSession
 from artifact.workload.trajectory import Trajectory
 
@@ -22,8 +23,8 @@ def plan_sessions(
     """The sessions of a run, by arrival time.
 
     Every base session (id, time, trajectory) is the same with and without surges and burst, and up to its time also
-    with and without a rate change. A stream plays its trajectories in shuffled passes over the set (each once before
-    any repeats, as a replay driver does), a burst those that end within its limit on an idle engine.
+    with and without a rate change or a shift. A stream plays its trajectories in shuffled passes over the set (each
+    once before any repeats, as a replay driver does), a burst those that end within its limit on an idle engine.
 
     Raises `ValueError` when there are no trajectories, or none is short enough for the burst.
     """
@@ -31,7 +32,7 @@ def plan_sessions(
         raise ValueError("plan_sessions: no trajectories to draw sessions from")
     played = _scaled(tuple(trajectories), load.tool_time_scale, load.output_scale)
     planned = _warm(load, played, seed, unloaded_s)
-    planned += _sessions(base_stream(load, seed), "base", played, stream_rng(seed, "base", purpose=_DECK))
+    planned += _base(load, played, seed)
     for index in range(len(load.surges)):
         deck = stream_rng(seed, "surge", index, purpose=_DECK)
         planned += _sessions(surge_stream(load, seed, index), "surge", played, deck)
@@ -39,6 +40,18 @@ def plan_sessions(
         short = _short(played, load.burst.max_unloaded_s, unloaded_s)
         planned += _sessions(burst_stream(load, seed), "burst", short, stream_rng(seed, "burst", purpose=_DECK))
     return sorted(planned, key=lambda session: session.arrival_s)
+
+
+def _base(load: Load, played: Sequence[Trajectory], seed: int) -> list[PlannedSession]:
+    stream = base_stream(load, seed)
+    sessions = _sessions(stream, "base", played, stream_rng(seed, "base", purpose=_DECK))
+    if load.shift is None:
+        return sessions
+    other = _scaled(tuple(workload(load.shift.workload)), load.tool_time_scale, load.output_scale)
+    shifted = _sessions(stream, "base", other, stream_rng(seed, "base", index=1, purpose=_DECK))
+    return [
+        after if after.arrival_s >= load.shift.at_s else before for before, after in zip(sessions, shifted, strict=True)
+    ]
 
 
 def _sessions(

@@ -133,6 +133,29 @@ class PrefixCache:
         in_host = max(self._usable(line.host, limit) - on_gpu, 0)
         return on_gpu + in_host, in_host
 
+    @property
+    def room(self) -> int:
+        """Tokens that are free or can be freed."""
+        return self.capacity - self.used + self._evictable
+
+    def promise(self, tokens: int) -> None:
+        """Set `room` aside for what a running request will generate."""
+        while self.used + tokens > self.capacity and self._lru:
+            self._evict(self._victim(), self.used + tokens - self.capacity)
+        self.used += tokens
+
+    def drop(self, key: Hashable) -> None:
+        """Forget a line that nobody uses, in both tiers."""
+        if key in self._lru:
+            self._evict(key, self.capacity)
+        if key in self._host_lru:
+            self._evict_host(key, self.host_used)
+
+    def clear(self) -> None:
+        """Forget every line that nobody uses, in both tiers."""
+        for key in [*self._lru, *self._host_lru]:
+            self.drop(key)
+
     def hold(self, key: Hashable) -> bool:
         """Pin what the GPU holds of a line, until `release`; False if that is nothing."""
         line = self.lines.get(key)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -57,6 +58,10 @@ class Costs:
             hybrid=c.hybrid,
         )
 
+    def remaining_s(self, trajectory: Trajectory) -> np.ndarray:
+        """Unloaded seconds from before each call's gap to the end, shape (n_calls,)."""
+        return _remaining(trajectory, self)
+
     def prefill_s(self, tokens: int) -> float:
         """Seconds to prefill a context of so many tokens from nothing, alone."""
         return float(_prefill_s(self, np.array(tokens, float), np.array(tokens, float)))
@@ -71,7 +76,14 @@ def capacities(deployment: Deployment, costs: Costs) -> Capacities:
     )
 
 
-def unloaded_duration(costs: Costs) -> Callable[[Trajectory, int], float]:
+class Unhurried(Protocol):
+    """Costs that know how long a session takes alone."""
+
+    def remaining_s(self, trajectory: Trajectory) -> np.ndarray:
+        """Unloaded seconds from before each call's gap to the end, shape (n_calls,)."""
+
+
+def unloaded_duration(costs: Unhurried) -> Callable[[Trajectory, int], float]:
     """Seconds that a trajectory takes from call `first` on, alone on the engine (paper A §7.1, slowdown's reference):
     tool gaps (without the one before `first`), call overheads, prefill of new tokens, transfer, decode at batch one."""
     cached: dict[int, tuple[Trajectory, np.ndarray]] = {}
@@ -79,14 +91,13 @@ def unloaded_duration(costs: Costs) -> Callable[[Trajectory, int], float]:
     def duration(trajectory: Trajectory, first: int) -> float:
         known = cached.get(id(trajectory))
         if known is None or known[0] is not trajectory:
-            known = cached[id(trajectory)] = (trajectory, _remaining(trajectory, costs))
+            known = cached[id(trajectory)] = (trajectory, costs.remaining_s(trajectory))
         return float(known[1][first]) - trajectory.gap_before_s[first]
 
     return duration
 
 
 def _remaining(t: Trajectory, costs: Costs) -> np.ndarray:
-    """Unloaded seconds from before each call's gap to the end, shape (n_calls,)."""
     prompt = np.array(t.prompt_tokens, float)
     new = np.array(t.new_tokens, float)
     new[0] -= t.shared_head_tokens

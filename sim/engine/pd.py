@@ -7,7 +7,7 @@ What policies add, nothing by default: pins on prefill's lines, units lent by de
 """
 
 from collections.abc import Callable, Hashable
-from typing import Any, NamedTuple
+from typing import Any
 
 from simpy import Environment, Event
 
@@ -20,26 +20,12 @@ from sim.engine.costs import Costs, capacities
 from sim.engine.decode import DecodeInstance
 from sim.engine.elastic import ElasticPrefill
 from sim.engine.lent import LentTier
+from sim.engine.occupancy import Occupancy
 from sim.engine.pins import Pins
 from sim.engine.prefill import PrefillInstance
 from sim.engine.ranks import Use
 from sim.engine.routers import ROUTERS, home
 from sim.scenario import Deployment
-
-
-class Occupancy(NamedTuple):
-    """The engine at one moment, summed over instances; counters run from the start."""
-
-    prompt_tokens: int
-    cached_tokens: int
-    computed_tokens: int
-    prefill_calls: int
-    prefill_busy_s: float
-    decode_waiting: int
-    decode_running: int
-    kv_running: int
-    kv_idle: int
-    lent: int
 
 
 class PDEngine:
@@ -113,6 +99,14 @@ class PDEngine:
                 elastic.lease = offered
             if elastic is not None:
                 elastic.open = offered is not None
+
+    def lend_memory(self, on: bool) -> None:
+        """Whether decode instances adopt finished prompts as lent units."""
+        self.lent.adopting = on
+
+    def set_lending_rules(self, rules: BasinParameters) -> None:
+        """From now on decode lends memory by these rules."""
+        self.lent.rules = rules
 
     def hold(self, call: EngineCall, arrival_s: float, for_s: float) -> None:
         """Pin a finished call's prefix where it was prefilled, for its session's next call."""

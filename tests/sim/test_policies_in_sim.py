@@ -14,6 +14,7 @@ from artifact.metrics import column
 from artifact.records.schema import Records
 from artifact.workload.load import Load, Surge
 from sim import policies
+from sim.calibration.model import calibration
 from sim.engine.costs import Costs
 from sim.run import Simulation, run
 from sim.scenario import Deployment, PolicyChoice, Scenario
@@ -133,7 +134,7 @@ def test_predicted_peaks_know_the_output_scale_and_never_fall_below_what_is_seen
 
 def test_reload_time_is_that_of_the_unloaded_reference() -> None:
     """Two chunks of 8,192 and one of 3,616 tokens at the published coefficients of the form in `Prefill`."""
-    costs = Costs.of(policies.calibration("h200"))
+    costs = Costs.of(calibration("h200"))
     tokens = 2 * costs.chunk_tokens + 3616
     by_hand = 3 * costs.prefill_fixed_s + tokens * costs.prefill_token_s
     by_hand += sum(range(tokens)) * costs.prefill_position_s

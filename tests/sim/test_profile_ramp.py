@@ -66,7 +66,7 @@ def test_a_profile_is_measured_once_a_deployment_and_workload(
 
 def test_kappa_is_the_lower_quartile_and_the_rate_the_peak_of_medians() -> None:
     """Three ramps along the reference curve, their cliffs at 0.8, 1.0 and 1.2 of it."""
-    capacity = ramps.capacities(H100, ramps.Costs.of(ramps.calibration("h100"))).cache_tokens
+    capacity = ramps.capacities_of(H100).cache_tokens
     curve = {}
     for scale in (0.8, 1.0, 1.2):
         curve[scale] = [
