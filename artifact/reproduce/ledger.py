@@ -179,7 +179,7 @@ def _selected(ids: Iterable[str], known: dict[str, Evaluator], runs: Runs) -> li
 
 def _entry(claim_id: str, evaluator: Evaluator | None, runs: Runs, source: str) -> Entry:
     used = [run for arm in (evaluator.arms if evaluator else ()) for run in runs.get(arm, ())]
-    records = [run for run in used if isinstance(run, Records)]
+    metas = [getattr(run, "meta", {}) for run in used]
     sources = sorted({str(run.meta.get("source")) if isinstance(run, Records) else source for run in used})
     try:
         if evaluator is None:
@@ -196,7 +196,7 @@ def _entry(claim_id: str, evaluator: Evaluator | None, runs: Runs, source: str) 
             "why": verdict.why,
             "note": found.note,
             "source": "+".join(sources),
-            "seeds": sorted({int(run.meta["seed"]) for run in records if "seed" in run.meta}),
+            "seeds": sorted({int(meta["seed"]) for meta in metas if "seed" in meta}),
         }
     )
 

@@ -5,14 +5,16 @@ measures for the deployment and workload, as the paper's are.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from artifact.metrics import Interval
+from artifact.reproduce.paths import check_profile
 from artifact.reproduce.scenarios import MINUTE, Arms, Runs, recorded, run_arms
-from artifact.workload.load import Load, Surge
+from artifact.workload.load import Load, RateChange, Surge
 
 if TYPE_CHECKING:
-    from sim.scenario import Deployment
+    from sim.scenario import Deployment, Scenario
 
 POLICIES = ("hicache", "concur", "thunderagent", "continuum", "crossflow", "composition", "basin")
 """The systems of §7.1 by the names of their policies, in the paper's order."""
@@ -30,6 +32,8 @@ BIN_S = 5 * MINUTE
 DURATION_S, LONG_DURATION_S = 120 * MINUTE, 150 * MINUTE
 """Of a run, and of one with tool time scaled by 3."""
 HOST_RATIO = 2.0
+SEEDS = {"smoke": 1, "quick": 1, "full": 5}
+"""Seeds of a comparison by profile; five are the paper's (§7.9)."""
 SWE_RATE_PER_MIN = 2.6
 
 
@@ -39,15 +43,32 @@ class Setting(NamedTuple):
 
     title: str
     gpus: tuple[str, int] = ("h200", 3)
-    """Calibration and decode instances, beside one prefill instance."""
+    """Calibration and decode instances."""
     host_ratio: float = HOST_RATIO
     tools: float = 1.0
     outputs: float = 1.0
     share: float = 0.5
     factor: float = 5.0
+    """Of the surge; 1: none."""
     surge_s: Interval = SURGE_S
     workload: str = "terminal-bench"
     rate_per_min: float | None = None
+    prefill: int = 1
+    router: Literal["affinity", "cache_aware", "least_loaded"] = "affinity"
+    eviction: Literal["lru", "next-call-oracle", "tool-gap-pinning", "largest-first"] = "lru"
+    process: Literal["poisson", "bailian-coder", "bailian-a"] = "poisson"
+    after: float | None = None
+    """Arrivals after the surge, over the base load (paper A §7.8); None: as before it."""
+    duration_s: float | None = None
+    """None: two hours, two and a half with tool time scaled by 3 (§7.1)."""
+
+
+class Variant(NamedTuple):
+    """A policy with settings of its own, in charge from minute `from_min` on."""
+
+    policy: str
+    parameters: Mapping[str, Any] = MappingProxyType({})
+    from_min: float = 0.0
 
 
 H100_1P1D = ("h100", 1)
@@ -90,53 +111,86 @@ def arm(setting: str, policy: str) -> str:
     return f"{setting}/{policy}"
 
 
+def seeds_of(profile: str, seeds: Iterable[int] | None = None, full: int = SEEDS["full"]) -> tuple[int, ...]:
+    """The seeds asked for, or else the profile's, of which the full profile has `full`."""
+    count = min(SEEDS[check_profile(profile)], full)
+    return tuple(range(count)) if seeds is None else tuple(seeds)
+
+
 def deployment(setting: Setting) -> "Deployment":
     """The engines of a setting."""
     from sim.scenario import Deployment
 
     calibration, decode = setting.gpus
-    return Deployment(calibration=calibration, prefill=1, decode=decode, host_ratio=setting.host_ratio)
+    return Deployment(
+        calibration=calibration,
+        prefill=setting.prefill,
+        decode=decode,
+        host_ratio=setting.host_ratio,
+        router=setting.router,
+        eviction=setting.eviction,
+    )
 
 
 def base_rate_per_min(setting: Setting) -> float:
-    """The load before and after the surge, sessions/min; measures the deployment's profile where there is none yet."""
+    """The load before and after the surge, sessions/min; measures the deployment's profile where there is none yet.
+
+    What the GPU evicts first is compared at the loads of LRU."""
     from sim.profile import profile
 
     if setting.rate_per_min is not None:
         return setting.rate_per_min
-    measured = profile(deployment(setting), setting.workload, setting.tools, setting.outputs)
+    engines = deployment(setting._replace(eviction="lru"))
+    measured = profile(engines, setting.workload, setting.tools, setting.outputs)
     return round(setting.share * measured.critical_rate_per_min, 2)
+
+
+def base_rates_per_min(
+    settings: Sequence[Setting], workers: int | None = None, scheduler: str | None = None
+) -> list[float]:
+    """The base loads of several settings, measured side by side: a profile takes longer than a run."""
+    from sim.sweep import open_executor
+
+    if all(setting.rate_per_min is not None for setting in settings):
+        return [base_rate_per_min(setting) for setting in settings]
+    with open_executor(workers, scheduler) as executor:
+        return list(executor.map(base_rate_per_min, settings))
 
 
 def load(setting: Setting, rate_per_min: float) -> Load:
     """What arrives in a setting from a base load."""
     start, end = setting.surge_s
+    usual_s = LONG_DURATION_S if setting.tools == 3 else DURATION_S
     return Load(
         workload=setting.workload,
         rate_per_min=rate_per_min,
-        duration_s=LONG_DURATION_S if setting.tools == 3 else DURATION_S,
-        surges=(Surge(start_s=start, end_s=end, factor=setting.factor),),
+        duration_s=setting.duration_s or usual_s,
+        process=setting.process,
+        surges=(Surge(start_s=start, end_s=end, factor=setting.factor),) if setting.factor > 1 else (),
+        rate_change=None if setting.after is None else RateChange(at_s=end, factor=setting.after),
         tool_time_scale=setting.tools,
         output_scale=setting.outputs,
     )
 
 
+def scenario(setting: Setting, variant: Variant, rate_per_min: float, seed: int) -> "Scenario":
+    """One run of a policy in a setting; all policies see the same arrivals."""
+    from sim.scenario import PolicyChoice, Scenario
+
+    name, parameters, from_min = variant
+    choice = PolicyChoice(name=name, parameters=dict(parameters), from_s=from_min * MINUTE)
+    return Scenario(deployment=deployment(setting), load=load(setting, rate_per_min), policy=choice, seed=seed)
+
+
 def compared(
     settings: Mapping[str, Setting], policies: Sequence[str], seeds: Sequence[int], rates_per_min: Sequence[float]
 ) -> Arms:
-    """Every setting, from its base load, under every policy, one scenario a seed; all policies of a setting and seed
-    see the same arrivals."""
-    from sim.scenario import PolicyChoice, Scenario
-
-    arms: dict[str, list[Scenario]] = {}
-    for (name, setting), rate in zip(settings.items(), rates_per_min, strict=True):
-        engines, offered = deployment(setting), load(setting, rate)
-        for policy in policies:
-            choice = PolicyChoice(name=policy)
-            arms[arm(name, policy)] = [
-                Scenario(deployment=engines, load=offered, policy=choice, seed=seed) for seed in seeds
-            ]
-    return arms
+    """Every setting, from its base load, under every policy, one scenario a seed."""
+    return {
+        arm(name, policy): [scenario(setting, Variant(policy), rate, seed) for seed in seeds]
+        for (name, setting), rate in zip(settings.items(), rates_per_min, strict=True)
+        for policy in policies
+    }
 
 
 def comparison_runs(
@@ -151,12 +205,8 @@ def comparison_runs(
     """The runs of a comparison: simulated (source "sim"), or recorded on hardware ("hw": arm "<setting>/<policy>" in
     `hw_runs/results/policies/<setting>/<policy>/seed<k>/`). Raises `ValueError` for another source."""
     if source == "sim":
-        from artifact.reproduce.notebook import seeds_for
-        from sim.sweep import open_executor
-
-        with open_executor(workers, scheduler) as executor:  # a profile takes longer than a run
-            rates = list(executor.map(base_rate_per_min, settings.values()))
-        arms = compared(settings, policies, seeds_for(profile, seeds), rates)
+        rates = base_rates_per_min(list(settings.values()), workers, scheduler)
+        arms = compared(settings, policies, seeds_of(profile, seeds), rates)
         return run_arms(arms, workers, scheduler, "compared systems")
     if source != "hw":
         raise ValueError(f"source {source!r} is none of sim, hw")
