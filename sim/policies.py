@@ -4,16 +4,22 @@ import math
 from dataclasses import dataclass
 from functools import cache
 from statistics import NormalDist
+from typing import TYPE_CHECKING
 
 from artifact.baselines.registry import PolicyContext, make_policy
 from artifact.control.basin import Basin
 from artifact.control.parameters import BasinParameters
+from artifact.control.peaks import Progress
 from artifact.control.policy import Policy, SessionFacts
 from artifact.control.predictor import CrossFittedPeaks, score
 from artifact.control.profile import DeploymentProfile
 from artifact.workload.catalog import workload
+from artifact.workload.trajectory import Trajectory
 from sim.engine.kinds import capacities_of, costs_of
 from sim.scenario import Scenario
+
+if TYPE_CHECKING:
+    from artifact.control.growing import GrowingPeaks
 
 
 def scenario_policy(scenario: Scenario) -> Policy:
@@ -27,6 +33,7 @@ def scenario_policy(scenario: Scenario) -> Policy:
         profile=_profile(scenario) if choice.name.startswith("basin") else None,
         predict=peaks,
         revise=peaks.revise,
+        growing=Grown(load.workload, load.output_scale),
         reload_s=costs_of(scenario.deployment).prefill_s,
     )
     return make_policy(choice.name, context)
@@ -47,9 +54,10 @@ class Peaks:
     def __call__(self, session: SessionFacts) -> float:
         return self._fitted()[0](session)
 
-    def revise(self, session: SessionFacts, context_tokens: int) -> float:
+    def revise(self, session: SessionFacts, progress: Progress) -> float:
         """Median of the lognormal around the prediction, with the predictor's own error, given that the peak is no
         less than the context reached."""
+        context_tokens = progress.context_tokens
         peaks, error = self._fitted()
         normal = NormalDist(math.log(peaks(session)), error)
         reached = normal.cdf(math.log(context_tokens))
@@ -62,9 +70,34 @@ class Peaks:
         return _cross_fitted(self.workload, self.output_scale)
 
 
+@dataclass(frozen=True)
+class Grown:
+    """As `Peaks`, by the predictor that follows a session as it grows."""
+
+    workload: str
+    output_scale: float
+
+    def __call__(self, session: SessionFacts) -> float:
+        return _growing(self.workload, self.output_scale)(session)
+
+    def revise(self, session: SessionFacts, progress: Progress) -> float:
+        return _growing(self.workload, self.output_scale).revise(session, progress)
+
+
+@cache
+def _growing(name: str, output_scale: float) -> "GrowingPeaks":
+    from artifact.control.growing import GrowingPeaks  # its trees take long to import, and few runs need them
+
+    return GrowingPeaks(_scaled(name, output_scale))
+
+
+def _scaled(name: str, output_scale: float) -> list[Trajectory]:
+    return [t.scaled(output=output_scale) for t in workload(name)]
+
+
 @cache
 def _cross_fitted(name: str, output_scale: float) -> tuple[CrossFittedPeaks, float]:
-    trajectories = [t.scaled(output=output_scale) for t in workload(name)]
+    trajectories = _scaled(name, output_scale)
     peaks = CrossFittedPeaks(trajectories)
     facts = [SessionFacts(t.id, 0.0, t.prompt_tokens[0], t.task_text) for t in trajectories]
     return peaks, score([peaks(f) for f in facts], trajectories).log_error_std

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, Protocol
 
 from artifact.baselines.composition import Composition
 from artifact.baselines.concur import Concur
@@ -11,12 +11,19 @@ from artifact.baselines.crossflow import Crossflow
 from artifact.baselines.hicache import HiCache
 from artifact.baselines.thunderagent import ROUTER_PORT, ThunderAgent
 from artifact.baselines.turn_boundary import AdaptiveCap, Budgeter, LatencyCap, SessionCap
-from artifact.control.basin import Basin, Mechanisms, Predict, Revise
+from artifact.control.basin import Basin, Mechanisms
 from artifact.control.capacity import Capacities
 from artifact.control.parameters import BasinParameters
-from artifact.control.peaks import PerturbedPeak, true_peak
-from artifact.control.policy import Policy
+from artifact.control.peaks import PerturbedPeak, Predict, Progress, Revise, true_peak
+from artifact.control.policy import Policy, SessionFacts
 from artifact.control.profile import DeploymentProfile
+
+
+class Growing(Protocol):
+    """A predictor that answers at the door and after each call (`artifact.control.growing`)."""
+
+    def __call__(self, session: SessionFacts) -> float: ...
+    def revise(self, session: SessionFacts, progress: Progress) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -32,6 +39,8 @@ class PolicyContext:
     """Peak context Ŵ in tokens from a session's first call."""
     revise: Revise | None = None
     """Peak context anew after each call, for `basin-revised-peaks`."""
+    growing: Growing | None = None
+    """The predictor of `basin-blended-peaks`, and renewed after each call of `basin-growing-peaks`."""
     reload_s: Callable[[int], float] | None = None
     """Seconds to prefill a context of that many tokens anew."""
 
@@ -57,6 +66,7 @@ NEEDS = {
     "profile": "`basin profile`",
     "predict": "a fitted PeakPredictor",
     "revise": "as `predict`",
+    "growing": "a fitted GrowingPredictor",
 }
 
 
@@ -83,7 +93,9 @@ def _plain(kind: Callable[..., Policy], *parts: str) -> Maker:
 
 
 def _basin(
-    mechanisms: Mechanisms, peaks: Callable[[PolicyContext, dict[str, Any]], Predict], revised: bool = False
+    mechanisms: Mechanisms,
+    peaks: Callable[[PolicyContext, dict[str, Any]], Predict],
+    revised: Callable[[PolicyContext], Revise] | None = None,
 ) -> Maker:
     """Parameters are the fields of `BasinParameters`, and `cliff_scale`, which multiplies the profiled κ."""
 
@@ -96,7 +108,7 @@ def _basin(
             raise ValueError(f"unknown parameters {', '.join(sorted(unknown))}")
         if "budget_range" in given:
             given["budget_range"] = tuple(given["budget_range"])  # JSON and YAML have lists
-        revise = _need(context, "revise") if revised else None
+        revise = revised(context) if revised else None
         return Basin(predict, profile, _need(context, "capacities"), BasinParameters(**given), mechanisms, revise)
 
     return make
@@ -105,6 +117,11 @@ def _basin(
 def _predicted(context: PolicyContext, given: dict[str, Any]) -> Predict:
     predict: Predict = _need(context, "predict")
     return predict
+
+
+def _blended(context: PolicyContext, given: dict[str, Any]) -> Predict:
+    growing: Growing = _need(context, "growing")
+    return growing
 
 
 def _perturbed(context: PolicyContext, given: dict[str, Any]) -> Predict:
@@ -128,7 +145,9 @@ POLICIES: Mapping[str, Maker] = {
     **{name: _basin(mechanisms, _predicted) for name, mechanisms in BASINS.items()},
     "basin-true-peaks": _basin(Mechanisms(), lambda context, given: true_peak),
     "basin-perturbed-peaks": _basin(Mechanisms(), _perturbed),
-    "basin-revised-peaks": _basin(Mechanisms(), _predicted, revised=True),
+    "basin-revised-peaks": _basin(Mechanisms(), _predicted, lambda context: _need(context, "revise")),
+    "basin-blended-peaks": _basin(Mechanisms(), _blended),
+    "basin-growing-peaks": _basin(Mechanisms(), _blended, lambda context: _need(context, "growing").revise),
     "budgeter": _plain(Budgeter, "capacities"),
     "session-cap": _plain(SessionCap),
     "adaptive-cap": _plain(AdaptiveCap, "capacities"),

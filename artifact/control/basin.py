@@ -1,6 +1,5 @@
 """Basin's control loop (paper A §6, Algorithm 1), composed of the small parts beside this file."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,16 +10,11 @@ from artifact.control.latch import Latch
 from artifact.control.lending import has_spare_memory
 from artifact.control.parameters import BasinParameters
 from artifact.control.parked import ParkedQueue, priority
+from artifact.control.peaks import Predict, Progress, Revise
 from artifact.control.policy import Action, Decision, Policy, PolicyState, SessionFacts, Signals
 from artifact.control.profile import DeploymentProfile
 from artifact.control.shedding import ArrivalRate, excess
 from artifact.control.working_set import Smoothed, WorkingSet
-
-Predict = Callable[[SessionFacts], float]
-"""Predicted peak context Ŵ in tokens, input and output together, from what the first call shows."""
-
-Revise = Callable[[SessionFacts, int], float]
-"""Ŵ anew once a session's context has reached so many tokens. The paper's prediction stays fixed until completion."""
 
 BACKLOG_CALLS = 8
 """Calls in or before prefill that make a backlog if they persist. A healthy engine works off a handful within a second;
@@ -72,6 +66,7 @@ class Basin(Policy):
         self._predict = predict
         self._revise = revise
         self._facts: dict[str, SessionFacts] = {}
+        self._progress: dict[str, Progress] = {}
         self._capacities = capacities
         self._working_set = WorkingSet(p.context_smoothing_s)
         contexts = self.mechanisms.demand == "contexts"
@@ -110,12 +105,14 @@ class Basin(Policy):
     def call_done(self, session_id: str, context_tokens: int, now: float) -> None:
         self._working_set.grow(session_id, context_tokens)
         if self._revise is not None:
-            revised = self._revise(self._facts[session_id], context_tokens)
+            self._progress[session_id] = progress = self._progress[session_id].after(context_tokens)
+            revised = self._revise(self._facts[session_id], progress)
             self._demand.revise(session_id, max(revised, context_tokens))
 
     def depart(self, session_id: str, now: float) -> None:
         self._priority.pop(session_id, None)
         self._facts.pop(session_id, None)
+        self._progress.pop(session_id, None)
         self._parked.remove(session_id)
         self._working_set.leave(session_id)
         self._demand.leave(session_id)
@@ -193,6 +190,8 @@ class Basin(Policy):
     def _enter(self, session_id: str, context_tokens: int, footprint_tokens: float) -> None:
         self._working_set.enter(session_id, context_tokens)
         self._demand.enter(session_id, footprint_tokens)
+        if self._revise is not None:
+            self._progress[session_id] = Progress(context_tokens)
 
     def _fits(self, footprint_tokens: float) -> bool:
         return admits(self._demand, footprint_tokens, self._budget.tokens, len(self._working_set))

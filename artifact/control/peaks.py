@@ -1,10 +1,34 @@
-"""Peak contexts known to experiments only: exact, and exact up to an independent lognormal error (paper A §7.9)."""
+"""What is asked about peak contexts, and peaks known to experiments only: exact, and exact up to an independent
+lognormal error (paper A §7.9)."""
 
 import hashlib
 import math
+from collections.abc import Callable
 from statistics import NormalDist
+from typing import NamedTuple
 
 from artifact.control.policy import SessionFacts
+
+Predict = Callable[[SessionFacts], float]
+"""Predicted peak context Ŵ in tokens, input and output together, from what the first call shows."""
+
+
+class Progress(NamedTuple):
+    """What a resident has shown since it came in, or was adopted."""
+
+    context_tokens: int
+    calls: int = 0
+    """Done."""
+    grown_tokens: int = 0
+    """By which the context has grown meanwhile."""
+
+    def after(self, context_tokens: int) -> "Progress":
+        """One call later, with the context it left."""
+        return Progress(context_tokens, self.calls + 1, self.grown_tokens + context_tokens - self.context_tokens)
+
+
+Revise = Callable[[SessionFacts, Progress], float]
+"""Ŵ anew after a resident's call. The paper's prediction stays fixed until completion."""
 
 
 def true_peak(session: SessionFacts) -> float:

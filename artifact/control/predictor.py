@@ -7,7 +7,7 @@ first prompt. Text coefficients are penalised; the two length coefficients and t
 import json
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -19,13 +19,16 @@ from scipy.linalg import orth, solve
 from scipy.sparse import csr_matrix
 from scipy.stats import spearmanr
 from sklearn.feature_extraction.text import CountVectorizer, TfidfTransformer
-from sklearn.model_selection import KFold, LeaveOneOut
+from sklearn.metrics import r2_score
+from sklearn.model_selection import GroupKFold, KFold, LeaveOneGroupOut, LeaveOneOut
 from threadpoolctl import threadpool_limits
 
 from artifact.control.policy import SessionFacts
 from artifact.workload.trajectory import Trajectory
 
 Floats = NDArray[np.float64]
+Rows = NDArray[np.intp]
+"""Places in a sequence of trajectories."""
 
 TEXT_PENALTY = 1.0
 """Ridge penalty on the text coefficients; the paper does not give its own."""
@@ -54,10 +57,10 @@ class PeakPredictor:
 
         It stays within the peaks seen in training, and is no less than the first prompt.
         """
-        counts = Counter(term for term in _terms()(task_text) if term in self.idf)
+        counts = Counter(term for term in words()(task_text) if term in self.idf)
         tfidf = {term: count * self.idf[term] for term, count in counts.items()}
         norm = math.hypot(*tfidf.values()) or 1.0
-        text_length, prompt_length = _log_lengths(task_text, first_prompt_tokens)
+        text_length, prompt_length = log_lengths(task_text, first_prompt_tokens)
         log_peak = (
             self.intercept
             + self.text_length_coefficient * text_length
@@ -80,19 +83,36 @@ class PeakPredictor:
         return cls(**json.loads(path.read_text()))
 
 
+def splits(
+    trajectories: Sequence[Trajectory], folds: int | None = None, by_task: bool = False
+) -> Iterator[tuple[Rows, Rows]]:
+    """Training and test rows of cross-fitting; `folds` None leaves out one at a time. `by_task` keeps the sessions with
+    the same task text together: where a task was tried several times, its other sessions give the peak away."""
+    if by_task:
+        tasks: dict[str | int, int] = {}
+        groups = [tasks.setdefault(t.task_text or row, len(tasks)) for row, t in enumerate(trajectories)]
+        grouped = GroupKFold(folds, shuffle=True, random_state=0) if folds else LeaveOneGroupOut()
+        yield from grouped.split(groups, groups=groups)
+    else:
+        splitter = KFold(folds, shuffle=True, random_state=0) if folds else LeaveOneOut()
+        yield from splitter.split(trajectories)
+
+
 def cross_fitted(
-    trajectories: Sequence[Trajectory], folds: int | None = None, text_penalty: float = TEXT_PENALTY
+    trajectories: Sequence[Trajectory],
+    folds: int | None = None,
+    text_penalty: float = TEXT_PENALTY,
+    by_task: bool = False,
 ) -> Floats:
     """Predicted peaks in tokens, shape (trajectories,), each by a model fitted to the other folds only: vocabulary, IDF
-    weights and centring included. `folds` None leaves one trajectory out at a time.
+    weights and centring included. `folds` and `by_task` as in `splits`; the paper leaves out one trajectory at a time.
 
     Raises `ValueError` where a training set has fewer than four trajectories.
     """
     data = _Data.of(trajectories)
-    splitter = KFold(folds, shuffle=True, random_state=0) if folds else LeaveOneOut()
     predicted = np.empty(len(trajectories))
     with threadpool_limits(1, "blas"):  # hundreds of small systems: threads cost far more than they bring
-        for train, test in splitter.split(data.free):
+        for train, test in splits(trajectories, folds, by_task):
             model = _fit(data, train, text_penalty)
             for row in test:
                 predicted[row] = model.predict(trajectories[row].task_text, trajectories[row].prompt_tokens[0])
@@ -122,13 +142,24 @@ class PredictionScores(NamedTuple):
     """Spearman's, of predicted and true peaks."""
     log_error_std: float
     """Standard deviation of log(predicted / true)."""
+    r2: float
+    """Share of the variance of the log peaks that is explained, R²; negative for worse than their mean."""
+    median_error: float
+    """Median of |predicted / true - 1|."""
 
 
 def score(predicted: Sequence[float] | Floats, trajectories: Sequence[Trajectory]) -> PredictionScores:
-    """How predicted peaks, in tokens, compare with those of the trajectories (paper A §6.5, §7.9)."""
+    """How predicted peaks, in tokens, compare with those of the trajectories. The paper gives the first two (paper A
+    §6.5, §7.9)."""
     true = np.array([t.peak_tokens for t in trajectories])
-    error = np.log(np.asarray(predicted) / true)
-    return PredictionScores(float(spearmanr(predicted, true).statistic), float(error.std()))
+    ratio = np.asarray(predicted) / true
+    error = np.log(ratio)
+    return PredictionScores(
+        rank_correlation=float(spearmanr(predicted, true).statistic),
+        log_error_std=float(error.std()),
+        r2=float(r2_score(np.log(true), np.log(predicted))),
+        median_error=float(np.median(np.abs(ratio - 1))),
+    )
 
 
 @dataclass(frozen=True)
@@ -144,9 +175,9 @@ class _Data:
 
     @classmethod
     def of(cls, trajectories: Sequence[Trajectory]) -> "_Data":
-        vectorizer = CountVectorizer(analyzer=_terms())
-        counts = vectorizer.fit_transform([t.task_text for t in trajectories] + [_ANY_TEXT])[:-1]
-        lengths = [_log_lengths(t.task_text, t.prompt_tokens[0]) for t in trajectories]
+        vectorizer = CountVectorizer(analyzer=words())
+        counts = vectorizer.fit_transform([t.task_text for t in trajectories] + [ANY_TEXT])[:-1]
+        lengths = [log_lengths(t.task_text, t.prompt_tokens[0]) for t in trajectories]
         return cls(
             counts=csr_matrix(counts, dtype=np.float64),
             terms=vectorizer.get_feature_names_out(),
@@ -155,11 +186,11 @@ class _Data:
         )
 
 
-_ANY_TEXT = "text"
+ANY_TEXT = "text"
 """The vectorizer refuses texts without a single term; this one is dropped again."""
 
 
-def _fit(data: _Data, rows: NDArray[np.intp], penalty: float) -> PeakPredictor:
+def _fit(data: _Data, rows: Rows, penalty: float) -> PeakPredictor:
     """Ridge in its dual form: one equation a trajectory instead of one a term.
 
     Projecting the free columns (the constant among them, which centres the features) out of both sides leaves a plain
@@ -199,11 +230,11 @@ def _without(basis: Floats, columns: Floats) -> Floats:
 
 
 @cache
-def _terms() -> Any:
+def words() -> Any:
     """From a text to its terms: lower-case words of two characters and more."""
     return CountVectorizer().build_analyzer()
 
 
-def _log_lengths(task_text: str, first_prompt_tokens: int) -> tuple[float, float]:
+def log_lengths(task_text: str, first_prompt_tokens: int) -> tuple[float, float]:
     """Of the task text in characters (an empty one counts as one) and of the first prompt in tokens."""
     return math.log(max(len(task_text), 1)), math.log(first_prompt_tokens)

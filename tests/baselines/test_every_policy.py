@@ -17,16 +17,30 @@ from artifact.baselines.thunderagent import ThunderAgent
 from artifact.control.basin import Basin
 from artifact.control.capacity import Capacities
 from artifact.control.parameters import BasinParameters
+from artifact.control.peaks import Progress
 from artifact.control.policy import Action, Decision, Policy, SessionFacts, Signals
 from artifact.control.profile import DeploymentProfile
 
 CAPACITIES = Capacities(prefill_cache_tokens=1000, decode_kv_tokens=2000)
+
+
+class Twice:
+    """Twice the first prompt at the door, then twice the context."""
+
+    def __call__(self, session: SessionFacts) -> float:
+        return 2.0 * session.first_prompt_tokens
+
+    def revise(self, session: SessionFacts, progress: Progress) -> float:
+        return 2.0 * progress.context_tokens
+
+
 CONTEXT = PolicyContext(
     seed=1,
     capacities=CAPACITIES,
     profile=DeploymentProfile(kappa=1.0, critical_rate_per_min=6.0),
     predict=lambda session: 2.0 * session.first_prompt_tokens,
-    revise=lambda session, context: 1.5 * context,
+    revise=lambda session, progress: 1.5 * progress.context_tokens,
+    growing=Twice(),
     reload_s=lambda tokens: tokens / 500,
 )
 NAMES = list(POLICIES)

@@ -6,14 +6,25 @@ import pytest
 
 from artifact.baselines.registry import POLICIES, PolicyContext, make_policy
 from artifact.control.capacity import Capacities
+from artifact.control.peaks import Progress
 from artifact.control.policy import SessionFacts, Signals
 from artifact.control.profile import DeploymentProfile
+
+
+class Constant:
+    def __call__(self, session: SessionFacts) -> float:
+        return 40_000.0
+
+    def revise(self, session: SessionFacts, progress: Progress) -> float:
+        return 40_000.0
+
 
 CONTEXT = PolicyContext(
     capacities=Capacities(2_200_000, 9_900_000, 4_400_000),
     profile=DeploymentProfile(critical_rate_per_min=18.5),
     predict=lambda session: 40_000.0,
-    revise=lambda session, context: 40_000.0,
+    revise=Constant().revise,
+    growing=Constant(),
     reload_s=lambda tokens: tokens / 75_000,
 )
 CALLS = 20_000

@@ -8,6 +8,7 @@ import pytest
 from artifact.control.basin import Basin, Mechanisms
 from artifact.control.capacity import Capacities
 from artifact.control.parameters import BasinParameters
+from artifact.control.peaks import Progress
 from artifact.control.policy import Action, Decision, SessionFacts, Signals
 from artifact.control.profile import DeploymentProfile
 
@@ -326,7 +327,11 @@ def test_prior_orders_by_arrival_and_counts_current_contexts() -> None:
 
 def test_revised_peaks_change_reservations_but_never_the_priority() -> None:
     policy = Basin(
-        lambda s: 900.0, PROFILE, CAPACITIES, mechanisms=Mechanisms(admission="always"), revise=lambda s, c: 2.0 * c
+        lambda s: 900.0,
+        PROFILE,
+        CAPACITIES,
+        mechanisms=Mechanisms(admission="always"),
+        revise=lambda s, p: 2.0 * p.context_tokens,
     )
     arrive(policy, "first", 0)
     arrive(policy, "second", 0)
@@ -366,3 +371,26 @@ def test_departures_leave_nothing_behind() -> None:
     assert policy.explain("parked") == "unknown session"
     with pytest.raises(KeyError):
         policy.order_key("parked")
+
+
+def test_who_revises_hears_what_a_session_has_shown_since_it_came_in() -> None:
+    heard: list[tuple[str, Progress]] = []
+
+    def revise(session: SessionFacts, progress: Progress) -> float:
+        heard.append((session.id, progress))
+        return 100.0
+
+    policy = Basin(lambda s: 100.0, PROFILE, CAPACITIES, revise=revise)
+    policy.adopt(SessionFacts("old", 0, 10), 70, 0)
+    arrive(policy, "new", 0, prompt=20)
+    drain(policy, 0)
+    policy.call_done("new", 25, 1)
+    policy.call_done("old", 90, 2)
+    policy.call_done("new", 60, 3)
+    policy.call_done("new", 30, 4)  # compacted
+    assert heard == [
+        ("new", Progress(25, 1, 5)),
+        ("old", Progress(90, 1, 20)),
+        ("new", Progress(60, 2, 40)),
+        ("new", Progress(30, 3, 10)),
+    ]

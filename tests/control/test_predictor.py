@@ -10,7 +10,7 @@ import pytest
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from artifact.control.policy import SessionFacts
-from artifact.control.predictor import CrossFittedPeaks, PeakPredictor, cross_fitted, score
+from artifact.control.predictor import CrossFittedPeaks, PeakPredictor, cross_fitted, score, splits
 from artifact.workload.catalog import workload
 from artifact.workload.trajectory import Trajectory
 
@@ -143,6 +143,20 @@ def test_scores_of_a_hand_made_prediction() -> None:
     scores = score([200, 300, 200 + 1e-9], sessions)
     assert scores.log_error_std == pytest.approx(math.log(2) * math.sqrt(2 / 3))
     assert scores.rank_correlation == pytest.approx(0.5)
+    assert scores.median_error == pytest.approx(0.5)  # of 1, 0 and 1/2
+    mean = math.log(100 * 300 * 400) / 3
+    spread = sum((math.log(peak) - mean) ** 2 for peak in (100, 300, 400))
+    assert scores.r2 == pytest.approx(1 - 2 * math.log(2) ** 2 / spread)
+
+
+def test_sessions_of_one_task_stay_together_where_asked() -> None:
+    sessions = [session(text, 10, 100 + i, id=str(i)) for i, text in enumerate(["a", "b", "", "a", "", "b", "a"])]
+    left_out = sorted(sorted(test.tolist()) for _, test in splits(sessions, by_task=True))
+    assert left_out == [[0, 3, 6], [1, 5], [2], [4]]
+    for train, test in splits(sessions, folds=2, by_task=True):
+        assert set(train) | set(test) == set(range(7)) and not set(train) & set(test)
+        assert not {sessions[i].task_text for i in train} & {sessions[i].task_text for i in test} - {""}
+    assert [test.tolist() for _, test in splits(sessions)] == [[i] for i in range(7)]
 
 
 @pytest.mark.parametrize(

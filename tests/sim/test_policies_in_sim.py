@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from artifact.baselines.registry import POLICIES
+from artifact.control.peaks import Progress
 from artifact.control.policy import Policy
 from artifact.control.profile import DeploymentProfile
 from artifact.metrics import column
@@ -128,8 +129,8 @@ def test_predicted_peaks_know_the_output_scale_and_never_fall_below_what_is_seen
         peak = plain(session)
         assert peak >= session.first_prompt_tokens
         for context in (peak / 2, peak, 2 * peak, 50 * peak):
-            assert plain.revise(session, int(context)) >= int(context)
-        assert plain.revise(session, int(2 * peak)) > plain.revise(session, int(peak / 2))
+            assert plain.revise(session, Progress(int(context))) >= int(context)
+        assert plain.revise(session, Progress(int(2 * peak))) > plain.revise(session, Progress(int(peak / 2)))
 
 
 def test_reload_time_is_that_of_the_unloaded_reference() -> None:
