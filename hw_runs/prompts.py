@@ -12,7 +12,8 @@ _FILLER_BYTES = 1 << 21
 
 
 @cache
-def _filler() -> str:
+def filler() -> str:
+    """Two megabytes of text without repetitions, the same in every process."""
     return base64.b64encode(random.Random(0).randbytes(_FILLER_BYTES)).decode()
 
 
@@ -41,8 +42,8 @@ class SessionPrompts:
         while self._next <= call:
             self._extend(self._next)
             self._next += 1
-        filler = _filler()
-        own = "".join(filler[offset + start : offset + end] for offset, start, end in self._pieces)
+        text = filler()
+        own = "".join(text[offset + start : offset + end] for offset, start, end in self._pieces)
         opening = [
             {"role": "system", "content": own[: self._opening]},
             {"role": "user", "content": self._task},
@@ -66,4 +67,4 @@ class SessionPrompts:
 
     def _offset(self, salt: int) -> int:
         """Where in the filler a text of this session begins; far enough from its end for any prompt."""
-        return crc32(f"{self._session_id}/{salt}".encode()) % (len(_filler()) // 2)
+        return crc32(f"{self._session_id}/{salt}".encode()) % (len(filler()) // 2)

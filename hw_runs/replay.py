@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import aiohttp
 
@@ -22,11 +22,20 @@ _TRIES = 4
 _UNLIMITED = aiohttp.ClientTimeout(total=None, sock_connect=30)
 
 
+class Switch(NamedTuple):
+    """A policy that is put in charge of the gateway at a time, or (named again) given other options."""
+
+    at_s: float
+    policy: str
+    options: Mapping[str, Any] = {}
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where and how to replay. `preload_url` is a stub engine that takes warm contexts; warm sessions are handed to
-    the gateway as already inside if `admin_token` is given, otherwise they arrive like all others. `policy` is put in
-    charge of a gateway when the plan's clock starts, so that a controller has not run on an idle engine before that."""
+    """Where and how to replay. `preload_url` is a stub engine that takes warm contexts; with `warm_calls` they are put
+    into a real engine's cache by one call each before the clock starts. Warm sessions are handed to the gateway as
+    already inside if `admin_token` is given, otherwise they arrive like all others. Those of `switches` at time 0 come
+    when the plan's clock starts, so that a controller has not run on an idle engine before that."""
 
     base_url: str
     model: str = "stub"
@@ -35,7 +44,8 @@ class Target:
     gateway: bool = True
     admin_token: str | None = None
     preload_url: str | None = None
-    policy: str | None = None
+    warm_calls: bool = False
+    switches: tuple[Switch, ...] = ()
     itl_slo_s: float | None = None
     """Count events further apart than this as slow steps; None where events are not tokens (a stub counts itself)."""
 
@@ -49,15 +59,19 @@ def replay(
     unloaded_s: Callable[[PlannedSession], float] | None = None,
     end_group: tuple[float, Group] | None = None,
     sample_s: float = 5.0,
+    on_start: Callable[[], None] = lambda: None,
 ) -> Records:
     """Run the plan for `duration_s` seconds of it and return what happened.
 
     `meta` is the records' provenance; its `source` ("stub" or "hw") is the caller's to state, its `capacity` is
     filled in from the gateway's readings unless given, its `late_s` is how late in the plan's seconds the client woke
     on average. What only an engine knows is null unless it is the stub.
+    `on_start` is called when the plan's clock starts, after warm sessions have been put in place.
     Raises `aiohttp.ClientError` when the gateway cannot be reached at all.
     """
-    return asyncio.run(_Replay(plans, target, duration_s, unloaded_s, end_group, sample_s).run(dict(meta or {})))
+    return asyncio.run(
+        _Replay(plans, target, duration_s, unloaded_s, end_group, sample_s, on_start).run(dict(meta or {}))
+    )
 
 
 class _Stopped(Exception):
@@ -73,7 +87,9 @@ class _Replay:
         unloaded_s: Callable[[PlannedSession], float] | None,
         end_group: tuple[float, Group] | None,
         sample_s: float,
+        on_start: Callable[[], None],
     ) -> None:
+        self.on_start = on_start
         self.target, self.duration_s, self.unloaded_s = target, duration_s, unloaded_s
         self.end_group, self.sample_s = end_group, sample_s
         self.progress = [Progress(plan) for plan in plans]
@@ -98,10 +114,13 @@ class _Replay:
         async with aiohttp.ClientSession(connector=connector, timeout=_UNLIMITED) as self._client:
             self._began = asyncio.get_running_loop().time()
             await self._warm()
-            await self._put_in_charge()
+            await self._put_in_charge([switch for switch in self.target.switches if switch.at_s <= 0])
+            counted = await self._settled() if self.target.gateway else {}
+            self.on_start()
             self._began = asyncio.get_running_loop().time()
             tasks = {asyncio.create_task(self._session(p)): p for p in self.progress}
-            helpers = [asyncio.create_task(self._sample()), asyncio.create_task(self._end(tasks))]
+            helpers = [asyncio.create_task(self._sample(counted)), asyncio.create_task(self._end(tasks))]
+            helpers.append(asyncio.create_task(self._switch()))
             await self.until(self.duration_s)
             for task in (*tasks, *helpers):
                 task.cancel()
@@ -133,15 +152,7 @@ class _Replay:
 
     async def _call(self, progress: Progress, index: int, messages: list[dict[str, Any]]) -> None:
         trajectory = progress.plan.trajectory
-        body = {
-            "model": self.target.model,
-            "messages": messages,
-            "max_tokens": max(trajectory.output_tokens[index], 1),
-            "ignore_eos": True,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-        }
-        content = json.dumps(body).encode()
+        content = json.dumps(self._body(messages, max(trajectory.output_tokens[index], 1))).encode()
         final = index + 1 == trajectory.n_calls
         for attempt in range(_TRIES):
             wait_s = await self._attempt(progress, index, content, final)
@@ -150,6 +161,16 @@ class _Replay:
             if attempt + 1 < _TRIES:
                 await asyncio.sleep(wait_s / self.target.speed)
         raise _Stopped
+
+    def _body(self, messages: list[dict[str, Any]], tokens: int) -> dict[str, Any]:
+        return {
+            "model": self.target.model,
+            "messages": messages,
+            "max_tokens": tokens,
+            "ignore_eos": True,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
 
     async def _attempt(self, progress: Progress, index: int, content: bytes, final: bool) -> float | None:
         """One try; None when it succeeded, else seconds to wait before the next. Raises `_Stopped` when shed."""
@@ -212,6 +233,8 @@ class _Replay:
                 prompts = SessionPrompts(plan.id, plan.trajectory, self.target.bytes_per_token)
                 body = {"messages": prompts.messages(plan.first_call - 1)}
                 await self._ask("POST", self.target.preload_url + "/preload", body, {"x-session-id": plan.id})
+        if self.target.warm_calls:
+            await asyncio.gather(*(self._warm_call(plan) for plan in warm if plan.first_call))
         if self.target.gateway and self.target.admin_token is not None and warm:
             inside = [
                 {
@@ -224,9 +247,22 @@ class _Replay:
             ]
             await self._administer("POST", "/admin/adopt", {"sessions": inside})
 
-    async def _put_in_charge(self) -> None:
-        if self.target.policy is not None:
-            await self._administer("PUT", "/admin/policy", {"policy": self.target.policy})
+    async def _warm_call(self, plan: PlannedSession) -> None:
+        """The session's preceding prompt, with the shortest answer."""
+        prompts = SessionPrompts(plan.id, plan.trajectory, self.target.bytes_per_token)
+        body = self._body(prompts.messages(plan.first_call - 1), 1) | {"stream": False}
+        del body["stream_options"]
+        await self._ask("POST", self.target.base_url + "/v1/chat/completions", body, {"x-session-id": plan.id})
+
+    async def _put_in_charge(self, switches: Sequence[Switch]) -> None:
+        for switch in switches:
+            choice = {"policy": switch.policy, "options": dict(switch.options)}
+            await self._administer("PUT", "/admin/policy", choice)
+
+    async def _switch(self) -> None:
+        for switch in sorted(switch for switch in self.target.switches if switch.at_s > 0):
+            await self.until(switch.at_s)
+            await self._put_in_charge([switch])
 
     async def _administer(self, method: str, path: str, body: object) -> None:
         token = {"x-basin-admin-token": self.target.admin_token or ""}
@@ -249,16 +285,31 @@ class _Replay:
                 task.cancel()
                 progress.ended_s, progress.outcome = self.now(), "ended"
 
-    async def _sample(self) -> None:
-        """The gateway's own view, every `sample_s`; without a gateway there are no samples."""
+    async def _state(self) -> dict[str, Any]:
+        async with self._client.get(self.target.base_url + "/sessions?limit=0") as response:
+            state: dict[str, Any] = await response.json()
+            return state
+
+    async def _settled(self) -> dict[str, Any]:
+        """The gateway's view once it has read the engines after whatever was done before the clock started."""
+        since_s = self.now()
+        state = await self._state()
+        while self.target.warm_calls and (state["signal_age_s"] or 0.0) > self.now() - since_s:
+            await asyncio.sleep(0.5)
+            state = await self._state()
+        return state
+
+    async def _sample(self, before: Mapping[str, Any]) -> None:
+        """The gateway's own view, every `sample_s`, its counters from the clock's start on (`before`: the view then);
+        without a gateway there are no samples."""
         due_s = 0.0
         while self.target.gateway:
-            async with self._client.get(self.target.base_url + "/sessions?limit=0") as response:
-                state = await response.json()
-                if state["policy_errors"]:
-                    self.errors["policy"] = state["policy_errors"]
-                self.capacity |= {name: tokens for name, tokens in state["capacity"].items() if tokens is not None}
-                extra = sum(p.active for p in self.progress if p.plan.group in ("surge", "burst"))
-                self.samples.append(sample_row(state, self.now(), extra))
+            state = await self._state()
+            if state["policy_errors"]:
+                self.errors["policy"] = state["policy_errors"]
+            self.capacity |= {name: tokens for name, tokens in state["capacity"].items() if tokens is not None}
+            extra = sum(p.active for p in self.progress if p.plan.group in ("surge", "burst"))
+            counted = {name: state[name] - before[name] for name in state if name.endswith("_total")}
+            self.samples.append(sample_row({**state, **counted}, self.now(), extra))
             due_s += self.sample_s
             await self.until(due_s)

@@ -22,7 +22,7 @@ from artifact.metrics.sessions import goodput
 from artifact.metrics.states import end_state
 from artifact.records.schema import Records
 from artifact.workload.load import Load, PlannedSession, Surge
-from hw_runs.replay import Target, replay
+from hw_runs.replay import Switch, Target, replay
 from hw_runs.replay_cli import provenance
 from hw_runs.stub_engine import StubEngine
 from hw_runs.stub_engine_model import SimulatedEngine
@@ -122,7 +122,7 @@ def through_the_gateway(simulation: Simulation) -> Records:
             bytes_per_token=BYTES_PER_TOKEN,
             admin_token="t",
             preload_url=upstream,
-            policy=scenario.policy.name,
+            switches=(Switch(0.0, scenario.policy.name),),
         )
         return replay(
             plans(simulation),
