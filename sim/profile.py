@@ -95,7 +95,7 @@ def ramp(deployment: Deployment, load: Load, seed: int, say: Callable[[Step], No
     trajectories = [t.scaled(load.tool_time_scale, load.output_scale) for t in workload(load.workload)]
     unloaded = unloaded_of(deployment)
     alone = np.array([unloaded(t, 0) for t in trajectories])
-    context = _mean_context(trajectories, alone)
+    context = mean_context(trajectories, alone)
     counts = [max(round(x * capacities_of(deployment).cache_tokens / context), 1) for x in STEPS]
     step_s = SETTLE_S + MEASURE_S
     supply = load.model_copy(
@@ -144,7 +144,7 @@ def _fit(ramps: Sequence[Sequence[Step]], deployment: Deployment) -> DeploymentP
     return profile_from_ramps(points, capacity, critical, deployment.router)
 
 
-def _mean_context(trajectories: Sequence[Trajectory], alone: np.ndarray) -> float:
+def mean_context(trajectories: Sequence[Trajectory], alone: np.ndarray) -> float:
     """Mean prompt of sessions in the middle of their lives: each session's mean, weighted by how long it stays."""
     means = np.array([sum(t.prompt_tokens) / t.n_calls for t in trajectories])
     return float((means * alone).sum() / alone.sum())
