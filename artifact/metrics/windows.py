@@ -46,7 +46,7 @@ def ttft(records: Records) -> np.ndarray:
 def hit_rate(records: Records, interval: Interval | None = None) -> float:
     """Cached over prompt tokens of the calls scheduled in the interval; NaN without any."""
     start, end = interval or (0.0, duration_s(records))
-    scheduled = column(records.calls, "scheduled_s")
+    scheduled = _scheduled(records)
     inside = (scheduled >= start) & (scheduled < end)
     prompt = column(records.calls, "prompt_tokens")[inside].sum()
     return float(np.nansum(column(records.calls, "cached_tokens")[inside]) / prompt) if prompt else float("nan")
@@ -92,6 +92,12 @@ def late_latency(records: Records, width_s: float = 120.0) -> float:
     return float(windows(records, width_s, start_s=max(0.0, end - LATE_S))["ttft_p50_s"].max())
 
 
+def _scheduled(records: Records) -> np.ndarray:
+    """When each call entered prefill; a real engine does not say, and the first token, a prefill later, stands in."""
+    scheduled = column(records.calls, "scheduled_s")
+    return np.where(np.isnan(scheduled), column(records.calls, "first_token_s"), scheduled)
+
+
 def _given_up(records: Records, calls: np.ndarray) -> np.ndarray:
     """When the marked calls' sessions, or else the run, ended; NaN for the other calls."""
     ended = pd.Series(column(records.sessions, "ended_s"), index=column(records.sessions, "session_id"))
@@ -135,7 +141,7 @@ def _by_release(records: Records, edges: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def _by_schedule(records: Records, edges: np.ndarray) -> dict[str, np.ndarray]:
-    scheduled = column(records.calls, "scheduled_s")
+    scheduled = _scheduled(records)
     prompt, cached = (_sums(scheduled, column(records.calls, f"{n}_tokens"), edges) for n in ("prompt", "cached"))
     return {
         "prompt_tokens": prompt,
