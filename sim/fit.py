@@ -28,7 +28,8 @@ class Fit:
     """Free numbers of a calibration (dotted names, with the values to start from) and the claims they are fitted to.
 
     `simulate(path, workers)` runs with the calibration file at `path` and returns what it obtains, by claim.
-    `spread` is the size of the first steps, as a share of the starting values.
+    `spread` is the size of the first steps, as a share of the starting values; the search ends after `steps` runs, or
+    at once where the misfit is at most `enough`.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Fit:
     """Numbers that follow from the others in closed form, applied after every step."""
     spread: float = 0.12
     steps: int = 34
+    enough: float = 0.0
 
 
 def misfit(obtained: Obtained) -> float:
@@ -70,7 +72,7 @@ def with_values(base: Calibration, values: Values) -> Calibration:
 
 
 def run_fit(fit: Fit, workers: int, console: Console) -> Calibration:
-    """Nelder-Mead over the logarithms of the free numbers, on common random numbers.
+    """Nelder-Mead over the logarithms of the free numbers, on common random numbers, unless the start is good enough.
 
     Deterministic: the same code and claims give the same calibration.
     """
@@ -95,6 +97,8 @@ def run_fit(fit: Fit, workers: int, console: Console) -> Calibration:
             console.print(f"{len(tried):3d}  misfit {tried[key]:7.3f}  {_brief(obtained)}")
         return tried[key]
 
+    if objective(origin) <= fit.enough:
+        return candidate(origin)
     simplex = np.vstack([origin, origin + fit.spread * np.eye(len(origin))])
     found = minimize(objective, origin, method="Nelder-Mead", options={"maxfev": fit.steps, "initial_simplex": simplex})
     return candidate(found.x)

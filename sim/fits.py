@@ -5,26 +5,26 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 import typer
 import yaml
 from rich.console import Console
 
 from artifact.records.schema import Records
+from artifact.reproduce.outcomes import Resources, together
 from artifact.reproduce.registry import evaluate, evaluators
 from artifact.reproduce.scenarios import trap_h100
+from artifact.reproduce.scenarios_maps import REFERENCE_STEP_PER_MIN, STEP_PER_MIN, search
 from artifact.workload.catalog import workload
-from artifact.workload.load import Load
 from artifact.workload.stats import mean_position, workload_stats
 from sim.calibration.model import Calibration, calibration
 from sim.fit import Fit, Obtained, Values, comparison, number, run_fit
-from sim.overload import overload_rate
 from sim.run import run
 from sim.scenario import Deployment
 
 SATURATED_H100 = 31_000.0
 BASE_TTFT_S = 0.2
 SEEDS = range(5)
+SEEDS_H200 = range(3)
 TRAP_CLAIMS = (
     "A-trap-hit-base",
     "A-trap-util-base",
@@ -73,55 +73,52 @@ H100 = Fit(
 )
 
 
-PREFILL_SPEEDUP_H200 = 1.675
-"""Middle of the published 1.6-1.75 times the nominal prefill throughput of H100 (paper A §4.2)."""
-OVERLOAD_SEEDS = range(3)
-OVERLOAD_STEP = 0.25
+PREFILL_SPEEDUP_H200 = 1.6
+"""Low end of the published 1.6-1.75 times the nominal prefill throughput of H100 (paper A §4.2)."""
+MEMORY_H200 = 2.0
+"""Published decode memory over H100's (paper A §4.2)."""
 
 
 def h200_tied(c: Calibration) -> Values:
-    """Prefill costs from H100's by the published speed-up; decode memory grows as the prefix cache does, and the decode
-    step keeps H100's shape."""
+    """Prefill costs from H100's by the published speed-up, decode memory twice H100's. An instance with twice the
+    memory also recovers from twice the load where only decode limits (Fig. 8, largest host tiers), so a full batch's
+    step must take about as long as on H100: half the time a context token."""
     h100 = calibration("h100")
-    memory = c.prefill.cache_tokens.value / h100.prefill.cache_tokens.value
-    speed = c.decode.per_context_token_s.value / h100.decode.per_context_token_s.value
     prefill = ("prefill.fixed_s", "prefill.per_token_s", "prefill.per_token_position_s")
     return {
         **{name: number(h100, name).value / PREFILL_SPEEDUP_H200 for name in prefill},
-        "decode.kv_tokens": memory * h100.decode.kv_tokens.value,
-        "decode.fixed_s": speed * h100.decode.fixed_s.value,
-        "decode.per_request_s": speed * h100.decode.per_request_s.value,
+        "decode.kv_tokens": MEMORY_H200 * h100.decode.kv_tokens.value,
+        "decode.per_context_token_s": h100.decode.per_context_token_s.value / MEMORY_H200,
         "call_overhead_s": h100.call_overhead_s.value,
     }
 
 
-def simulate_overload(path: str, workers: int) -> Obtained:
-    """Reference overload rates of 1P3D, GPU-only and with a host tier twice the GPU cache (paper A §5.2)."""
-    load = Load(rate_per_min=1, duration_s=7200)
-    grids = {
-        "A-lref-gpu": (0.0, (9, 15)),
-        "A-lref-host": (2.0, (13, 21)),
+def simulate_limits(path: str, workers: int) -> Obtained:
+    """Reference overload rates of 1P3D, GPU-only and with a host tier twice the GPU cache (paper A §5.2), and how much
+    more load recovers from +100% with the largest host tier than with none (Fig. 8b, tool time x1)."""
+    gpu, host, largest = (Deployment(calibration=path, prefill=1, decode=3, host_ratio=x) for x in (0.0, 2.0, 40.0))
+    searches = {
+        "gpu": search(gpu, SEEDS_H200, REFERENCE_STEP_PER_MIN),
+        "host": search(host, SEEDS_H200, REFERENCE_STEP_PER_MIN),
+        "surge": search(gpu, SEEDS_H200, STEP_PER_MIN[3], surge=1.0),
+        "surge largest": search(largest, SEEDS_H200, STEP_PER_MIN[3], surge=1.0),
     }
-    with ProcessPoolExecutor(workers) as pool:
-        return {
-            claim: overload_rate(
-                Deployment(calibration=path, prefill=1, decode=3, host_ratio=host),
-                load,
-                np.arange(rates[0], rates[1], OVERLOAD_STEP).tolist(),
-                OVERLOAD_SEEDS,
-                pool,
-            )
-            for claim, (host, rates) in grids.items()
-        }
+    found = together(searches, Resources(workers), "limits")
+    return {
+        "A-lref-gpu": found["gpu"].fails,
+        "A-lref-host": found["host"].fails,
+        "A-grid-gain": found["surge largest"].holds / found["surge"].holds,
+    }
 
 
 H200 = Fit(
     name="h200",
-    start={"prefill.cache_tokens": 2.2e6, "decode.per_context_token_s": 8e-9},
-    claims=("A-lref-gpu", "A-lref-host"),
-    simulate=simulate_overload,
+    start={"prefill.cache_tokens": 1.87e6, "decode.fixed_s": 9e-3, "decode.per_request_s": 9e-5},
+    claims=("A-lref-gpu", "A-lref-host", "A-grid-gain"),
+    simulate=simulate_limits,
     tied=h200_tied,
     steps=16,
+    enough=1.0,
 )
 
 FITS: Mapping[str, Fit] = {fit.name: fit for fit in (H100, H200)}
