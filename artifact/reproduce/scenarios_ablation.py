@@ -161,9 +161,9 @@ def _cells(settings: dict[str, Setting], variants: dict[str, Variant]) -> dict[s
 
 def ablation_cells(profile: str) -> dict[str, Cell]:
     """Basin and its ablations in every trigger and in overload, and each other form of admission where the paper
-    reports it; the default surge only at the smoke profile."""
+    reports it; the default surge and overload only at the smoke profile."""
     if profile == "smoke":
-        return _cells({"x5": HOST_SURGES["x5"]}, BASIN | REMOVED)
+        return _cells({"x5": HOST_SURGES["x5"], "overload": OVERLOADS["overload"]}, BASIN | REMOVED)
     always = {name: (HOST_SURGES | OVERLOADS | STEADY)[name] for name in (*LARGEST, "overload", STEADY_PEAK)}
     return {
         **_cells(TRIGGERS | OVERLOADS, BASIN | REMOVED),
@@ -180,6 +180,7 @@ FIVE = ("x5", "x8", "gpu-x5", "1p1d-x4", "late")
 controller across triggers (up to 0.95, its value during recovery), a late one among them."""
 PLOTTED = ("x5", "gpu-x5", "1p1d-x4")
 SENSITIVE = {name: (TRIGGERS | OVERLOADS)[name] for name in (*FIVE, "overload")}
+SHORT = ("x5", "overload")
 PARAMETERS = {
     name: Variant(
         "basin", {field: value for field, value in asdict(p).items() if value != getattr(BasinParameters(), field)}
@@ -195,20 +196,17 @@ ESTIMATES = {**PERTURBED, TRUE_PEAKS: Variant(TRUE_PEAKS)}
 
 
 def parameter_cells(profile: str) -> dict[str, Cell]:
-    """Every parameter lower and higher, and the cliff scaled; in the default surge and in overload at the quick
-    profile, two parameters in the default surge at the smoke profile."""
-    variants, names = BASIN | PARAMETERS | CLIFFS, tuple(SENSITIVE)
-    if profile != "full":
-        names = ("x5", "overload")
-    if profile == "smoke":
-        names, variants = ("x5",), BASIN | dict(list(PARAMETERS.items())[:4])
+    """Every parameter lower and higher, and the cliff scaled; short of the full profile in the default surge and in
+    overload only, and at the smoke profile only two parameters."""
+    names = tuple(SENSITIVE) if profile == "full" else SHORT
+    few = {name: v for name, v in PARAMETERS.items() if name.split(":")[0] in ("interval_s", "shed_after_s")}
+    variants = BASIN | few if profile == "smoke" else BASIN | PARAMETERS | CLIFFS
     return _cells({name: SENSITIVE[name] for name in names}, variants)
 
 
 def estimate_cells(profile: str) -> dict[str, Cell]:
-    """The predictor, true and perturbed peaks, and the earlier controller; in the default surge only at the smoke
-    profile."""
-    names = ("x5",) if profile == "smoke" else tuple(SENSITIVE)
+    """The predictor, true and perturbed peaks, and the earlier controller; at the smoke profile in two triggers."""
+    names = SHORT if profile == "smoke" else tuple(SENSITIVE)
     return _cells({name: SENSITIVE[name] for name in names}, BASIN | {PROTOTYPE: Variant(PROTOTYPE)} | ESTIMATES)
 
 

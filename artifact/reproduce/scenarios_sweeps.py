@@ -118,10 +118,12 @@ profiled critical rate, 29 a minute; so the load can be no less."""
 
 
 def router_cells(profile: str) -> dict[str, Cell]:
-    """Every system under every router, steady and surged; at the quick profile fewer systems, at the smoke profile one
-    router."""
+    """Every system under every router, steady and surged; at the quick profile fewer systems, at the smoke profile
+    the steady load under one router."""
     if profile == "smoke":
-        return cells({"affinity": ROUTED["affinity"]}, ("hicache", "basin"))
+        return cells(
+            {"least_loaded-steady": ROUTED_STEADY["least_loaded-steady"]}, ("hicache", "thunderagent", "basin")
+        )
     if profile == "quick":
         return {
             **cells(ROUTED, ("hicache", "continuum", "basin")),
@@ -138,7 +140,7 @@ def router_profiles(runs: Mapping[str, object]) -> list["Profiled"]:
     from artifact.reproduce.scenarios_recovery import Profiled
     from sim.profile import RAMPS, profile
 
-    engines = {name: deployment(s) for name, s in ROUTED.items() if any(arm.startswith(f"{name}/") for arm in runs)}
+    engines = {name: deployment(s) for name, s in ROUTED.items() if any(arm.startswith(name) for arm in runs)}
     found = {name: profile(engine) for name, engine in engines.items()}
     return [
         Profiled(name, p.kappa, p.critical_rate_per_min, origin([engines[name]], range(RAMPS)))

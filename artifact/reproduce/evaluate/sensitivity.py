@@ -63,6 +63,11 @@ def _sensitive(
     return register
 
 
+def _span(found: Sequence[float]) -> list[float]:
+    """Lowest and highest: within a range if all are."""
+    return [min(found), max(found)]
+
+
 def _all(change: Change, variants: Sequence[str], triggers: Sequence[str] = tuple(SENSITIVE)) -> list[float]:
     return [change(variant, trigger) for variant in variants for trigger in triggers]
 
@@ -90,7 +95,7 @@ def share_close(change: Change) -> float:
 
 @_sensitive("A-sens-all", EVERY)
 def every_pair(change: Change) -> list[float]:
-    return _all(change, EVERY)
+    return _span(_all(change, EVERY))
 
 
 @_sensitive("A-sens-median", EVERY)
@@ -100,17 +105,17 @@ def median_change(change: Change) -> float:
 
 @_sensitive("A-sens-cliff", tuple(CLIFFS))
 def cliff(change: Change) -> list[float]:
-    return _moved(_all(change, tuple(CLIFFS)))
+    return _span(_moved(_all(change, tuple(CLIFFS))))
 
 
 @_sensitive("A-sens-m", sides("margin"))
 def margin(change: Change) -> list[float]:
-    return _moved(_all(change, sides("margin")))
+    return _span(_moved(_all(change, sides("margin"))))
 
 
 @_sensitive("A-sens-alpha", ALPHAS)
 def thresholds(change: Change) -> list[float]:
-    return _moved(_all(change, ALPHAS))
+    return _span(_moved(_all(change, ALPHAS)))
 
 
 @_sensitive("A-sens-delta", sides("interval_s"))
@@ -125,7 +130,7 @@ def interval(change: Change) -> dict[str, float]:
 
 @_sensitive("A-sens-phi", sides("lend_cap"))
 def lending_cap(change: Change) -> list[float]:
-    return _all(change, sides("lend_cap"))
+    return _span(_all(change, sides("lend_cap")))
 
 
 @_sensitive("A-sens-phi-wait", ["lend_cap:high"], ["gpu-x5"], "wait_p90_s")
@@ -142,12 +147,12 @@ def shedding(change: Change) -> dict[str, float]:
 @_sensitive("A-sens-r", sides(RATE))
 def priority_rate(change: Change) -> dict[str, list[float]]:
     low, high = sides(RATE)
-    return {"r10": _all(change, [low]), "r100": _all(change, [high])}
+    return {"r10": _span(_all(change, [low])), "r100": _span(_all(change, [high]))}
 
 
 @_sensitive("A-sens-r-wait", sides(RATE)[:1], name="wait_p99_s")
 def priority_rate_wait(change: Change) -> list[float]:
-    return _all(change, sides(RATE)[:1])
+    return _span(_all(change, sides(RATE)[:1]))
 
 
 @_sensitive("A-sens-impl", NAMED_SETTINGS)
@@ -162,7 +167,7 @@ def named_settings(change: Change) -> dict[str, float]:
 
 @_sensitive("A-sens-impl-rest", REST)
 def other_settings(change: Change) -> list[float]:
-    return _all(change, REST)
+    return _span(_all(change, REST))
 
 
 # Figure 24b: estimates -----------------------------------------------------------------------------------------------

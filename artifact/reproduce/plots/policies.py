@@ -1,28 +1,22 @@
 """Paper A, Figures 12 to 16: all systems after the same surges.
 
-All take arms "<setting>/<policy>" of `artifact.reproduce.scenarios_policies`, one run a seed. Bars are medians over
-seeds, dots the seeds, the letter on a bar its end state in most seeds: h healthy, r recovering, o overloaded, t
-trapped, ? mixed or not observed.
+All take arms "<setting>/<policy>" of `artifact.reproduce.scenarios_policies`, one run a seed.
 """
 
 from collections.abc import Mapping, Sequence
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 
 from artifact.metrics import evaluated, slowdown, windows
 from artifact.records.schema import Records
-from artifact.reproduce.compare import UNKNOWN, Runs, by_arrival, table, waits
-from artifact.reproduce.figures import PANELS_IN, SYSTEMS, cdf, course, log_axis, panels, shade, under, use_style
-from artifact.reproduce.registry import over_seeds
+from artifact.reproduce.compare import Runs, by_arrival, table, waits
+from artifact.reproduce.figures import cdf, course, log_axis, panels, shade, under
+from artifact.reproduce.plots.bars import STYLES, bars, legend, rows
 from artifact.reproduce.scenarios_policies import (
     EVALUATED,
     HARDWARE,
-    PROTOTYPE,
     SHORT_SURGE_S,
     SIX,
     SIZES,
@@ -30,11 +24,6 @@ from artifact.reproduce.scenarios_policies import (
     Setting,
 )
 
-STYLES = {name.lower(): (name, color) for name, color in SYSTEMS.items()}
-STYLES[PROTOTYPE] = ("Basin prototype", SYSTEMS["Basin"])
-"""Label and colour of each policy."""
-BAR_WIDTH = 0.86
-"""Of all bars of a setting together."""
 WAIT_FLOOR_S = 0.1
 """Shorter waits are drawn as this on a logarithmic axis."""
 SLOWDOWN_TICKS = (1, 2, 4, 10, 30)
@@ -54,16 +43,16 @@ def figure_14(runs: Runs) -> tuple[Figure, pd.DataFrame]:
 
 def figure_16(runs: Runs) -> tuple[Figure, pd.DataFrame]:
     """Goodput by surge factor, without (a) and with (b) tool time scaled by 3."""
-    fig, axes = _rows(2)
+    fig, axes = rows(2)
     found = table(runs)
     halves = {kind: {n: s for n, s in SIZES.items() if n.rsplit("-", 1)[0] == kind} for kind in ("1p3d", "1p3d-tools3")}
     titles = ("(a) 1P3D", "(b) 1P3D, tools ×3")
     drawn = []
     for ax, settings, title in zip(axes, halves.values(), titles, strict=True):
-        drawn.append(_bars(ax, found, settings, "goodput", letters=True).assign(panel=title[1]))
+        drawn.append(bars(ax, found, settings, "goodput", letters=True).assign(panel=title[1]))
         ax.set(ylabel="Goodput (sessions/h)")
         ax.set_xlabel(f"20-minute surge\n{title}")
-    _legend(fig, found)
+    legend(fig, found)
     return fig, pd.concat(drawn, ignore_index=True)
 
 
@@ -118,63 +107,17 @@ def figure_15(runs: Runs) -> tuple[Figure, pd.DataFrame]:
     return fig, pd.concat(drawn, ignore_index=True)
 
 
-# Bars --------------------------------------------------------------------------------------------------------------
-
-
 def _bar_figure(runs: Runs, settings: Mapping[str, Setting], metrics: Mapping[str, str]) -> tuple[Figure, pd.DataFrame]:
     """A row of bars a metric, the end states on those of the first."""
-    fig, axes = _rows(len(metrics))
+    fig, axes = rows(len(metrics))
     found = table(runs)
     drawn = []
     for number, (ax, (metric, label)) in enumerate(zip(axes, metrics.items(), strict=True)):
         panel = "ab"[number]
-        drawn.append(_bars(ax, found, settings, metric, letters=number == 0).assign(panel=panel))
+        drawn.append(bars(ax, found, settings, metric, letters=number == 0).assign(panel=panel))
         ax.set(ylabel=label, xlabel=f"({panel}) {label}")
-    _legend(fig, found)
+    legend(fig, found)
     return fig, pd.concat(drawn, ignore_index=True)
-
-
-def _bars(ax: Axes, found: pd.DataFrame, settings: Mapping[str, Setting], metric: str, letters: bool) -> pd.DataFrame:
-    """Bars of a metric, a group a setting and in it a bar a policy; returns the seeds' values that were drawn."""
-    policies = list(dict.fromkeys(found["policy"]))
-    width = BAR_WIDTH / len(policies)
-    for number, policy in enumerate(policies):
-        rows = found[found["policy"] == policy].groupby("setting")
-        x = np.arange(len(settings)) - BAR_WIDTH / 2 + (number + 0.5) * width
-        ax.bar(x, rows[metric].median().reindex(list(settings)), width * 0.92, color=STYLES[policy][1], lw=0)
-        for place, setting in zip(x, settings, strict=True):
-            seeds = rows.get_group(setting)
-            if len(seeds) > 1:
-                ax.plot([place] * len(seeds), seeds[metric], ".", color="black", ms=2, alpha=0.7)
-            if letters:
-                ax.annotate(
-                    _letter(list(seeds["state"])), (place, seeds[metric].max()), (0, 1), textcoords="offset points",
-                    ha="center", va="bottom", fontsize=6,
-                )  # fmt: skip
-    ax.set(xticks=range(len(settings)), xticklabels=[setting.title for setting in settings.values()])
-    ax.set_ylim(0, None)
-    ax.margins(y=0.1)
-    ax.grid(axis="x", visible=False)
-    names = ["setting", "policy", "seed", metric] + (["state"] if letters else [])
-    return found[found["setting"].isin(list(settings))][names].rename(columns={metric: "value"}).assign(metric=metric)
-
-
-def _letter(states: Sequence[str]) -> str:
-    word = over_seeds(states)
-    return "?" if word in ("mixed", UNKNOWN) else word[0]
-
-
-def _rows(count: int) -> tuple[Figure, np.ndarray]:
-    use_style()
-    fig, axes = plt.subplots(count, 1, figsize=(1.25 * PANELS_IN, 2.1 * count))
-    return fig, axes
-
-
-def _legend(fig: Figure, found: pd.DataFrame) -> None:
-    handles = [Patch(color=STYLES[p][1], label=STYLES[p][0]) for p in dict.fromkeys(found["policy"])]
-    fig.legend(
-        handles=handles, loc="outside upper center", ncols=len(handles), fontsize=7, columnspacing=0.9, handlelength=1
-    )
 
 
 # Common ------------------------------------------------------------------------------------------------------------
