@@ -122,7 +122,7 @@ def _measure(simulation: Simulation, start_s: float, sessions: int, calls_per_se
     simulation.advance(start_s + SETTLE_S)
     first = len(simulation.driver.samples)
     simulation.advance(start_s + SETTLE_S + MEASURE_S)
-    samples = [dict(zip(SAMPLES.names, row, strict=True)) for row in simulation.driver.samples[first:]]
+    samples = [dict(zip(SAMPLES.names, row, strict=False)) for row in simulation.driver.samples[first:]]
     gained = {name: samples[-1][name] - samples[0][name] for name in SAMPLES.names if name.endswith("_total")}
     prompt = gained["prompt_tokens_total"]
     return Step(

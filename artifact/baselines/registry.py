@@ -17,6 +17,7 @@ from artifact.control.parameters import BasinParameters
 from artifact.control.peaks import PerturbedPeak, Predict, Progress, Revise, true_peak
 from artifact.control.policy import Policy, SessionFacts
 from artifact.control.profile import DeploymentProfile
+from artifact.control.suspending import SuspendingBasin
 
 
 class Growing(Protocol):
@@ -96,6 +97,7 @@ def _basin(
     mechanisms: Mechanisms,
     peaks: Callable[[PolicyContext, dict[str, Any]], Predict],
     revised: Callable[[PolicyContext], Revise] | None = None,
+    kind: type[Basin] = Basin,
 ) -> Maker:
     """Parameters are the fields of `BasinParameters`, and `cliff_scale`, which multiplies the profiled κ."""
 
@@ -109,7 +111,7 @@ def _basin(
         if "budget_range" in given:
             given["budget_range"] = tuple(given["budget_range"])  # JSON and YAML have lists
         revise = revised(context) if revised else None
-        return Basin(predict, profile, _need(context, "capacities"), BasinParameters(**given), mechanisms, revise)
+        return kind(predict, profile, _need(context, "capacities"), BasinParameters(**given), mechanisms, revise)
 
     return make
 
@@ -148,6 +150,7 @@ POLICIES: Mapping[str, Maker] = {
     "basin-revised-peaks": _basin(Mechanisms(), _predicted, lambda context: _need(context, "revise")),
     "basin-blended-peaks": _basin(Mechanisms(), _blended),
     "basin-growing-peaks": _basin(Mechanisms(), _blended, lambda context: _need(context, "growing").revise),
+    "basin-suspend": _basin(Mechanisms(), _predicted, kind=SuspendingBasin),
     "budgeter": _plain(Budgeter, "capacities"),
     "session-cap": _plain(SessionCap),
     "adaptive-cap": _plain(AdaptiveCap, "capacities"),
