@@ -113,8 +113,9 @@ class Planned:
         return (self.path / "samples.parquet").is_file()
 
 
-def results_root() -> Path:
-    return repository_root() / "hw_runs" / "results"
+def results_root(root: Path | None = None) -> Path:
+    """Where real runs lie, below this repository's root or another."""
+    return (root or repository_root()) / "hw_runs" / "results"
 
 
 def load_experiment(name_or_path: str) -> Experiment:
@@ -191,7 +192,7 @@ def _ramps(part: Ramp, seeds: Sequence[int]) -> list[Planned]:
         Planned(
             part.deployment,
             RAMP_POLICY,
-            Path(part.deployment, "ramp", Path(part.workload).stem, f"seed{seed}"),
+            Path(deployment.name, "ramp", Path(part.workload).stem, f"seed{seed}"),
             Scenario(deployment=simulated(deployment), load=offered, policy=choice, seed=seed),
             ramp=part,
         )
@@ -210,7 +211,7 @@ def _loads(part: Loads, seeds: Sequence[int]) -> list[Planned]:
                 Planned(
                     part.deployment,
                     policy,
-                    Path(part.deployment, name, policy, f"seed{seed}"),
+                    Path(deployment.name, name, policy, f"seed{seed}"),
                     Scenario(
                         deployment=simulated(deployment),
                         load=offered,

@@ -294,7 +294,8 @@ class _Replay:
         """The gateway's view once it has read the engines after whatever was done before the clock started."""
         since_s = self.now()
         state = await self._state()
-        while self.target.warm_calls and (state["signal_age_s"] or 0.0) > self.now() - since_s:
+        warmed = self.target.warm_calls and any(p.plan.first_call for p in self.progress)
+        while warmed and (state["signal_age_s"] or 0.0) > self.now() - since_s:
             await asyncio.sleep(0.5)
             state = await self._state()
         return state

@@ -133,7 +133,7 @@ def one_run(
     """Empty the caches, replay behind a gateway of its own, and save the records with their provenance."""
     deployment = served.deployment
     unloaded = reference.unloaded
-    run, rate_from = _with_base_rate(run)
+    run, rate_from = _with_base_rate(run, results_root() / deployment.name / PROFILE)
     sessions = trajectories(run.scenario.load.workload)
     changes: tuple[Switch, ...] = (
         Switch(run.scenario.policy.from_s, run.scenario.policy.name, run.scenario.policy.parameters),
@@ -157,27 +157,29 @@ def one_run(
         "clocks_before": provenance.clocks(),
     }
     profile = results_root() / deployment.name / PROFILE
-    with served.gateway("none", profile if profile.is_file() else None, say):
-        records = replay(
-            plan_sessions(scenario.load, sessions, scenario.seed, unloaded),
-            Target(
-                deployment.gateway_url,
-                model=deployment.model.served_name,
-                bytes_per_token=deployment.model.bytes_per_token,
-                admin_token=served.token,
-                warm_calls=True,
-                switches=changes,
-                itl_slo_s=_itl_slo_s(deployment),
-            ),
-            scenario.load.duration_s,
-            meta=meta,
-            unloaded_s=lambda p: unloaded(p.trajectory, p.first_call),
-            end_group=(scenario.end_group.at_s, scenario.end_group.group) if scenario.end_group else None,
-            sample_s=scenario.sample_s,
-            on_start=scraper.start,
-        )
-    scraper.stop()
-    served.check_alive()
+    try:
+        with served.gateway("none", profile if profile.is_file() else None, say):
+            records = replay(
+                plan_sessions(scenario.load, sessions, scenario.seed, unloaded),
+                Target(
+                    deployment.gateway_url,
+                    model=deployment.model.served_name,
+                    bytes_per_token=deployment.model.bytes_per_token,
+                    admin_token=served.token,
+                    warm_calls=True,
+                    switches=changes,
+                    itl_slo_s=_itl_slo_s(deployment),
+                ),
+                scenario.load.duration_s,
+                meta=meta,
+                unloaded_s=lambda p: unloaded(p.trajectory, p.first_call),
+                end_group=(scenario.end_group.at_s, scenario.end_group.group) if scenario.end_group else None,
+                sample_s=scenario.sample_s,
+                on_start=scraper.start,
+            )
+    finally:
+        scraper.stop()
+        served.check_alive()  # says more than what its clients saw
     records.meta["clocks_after"] = provenance.clocks()
     _save(records, scraper, run.path)
     return records
@@ -207,11 +209,11 @@ def _itl_slo_s(deployment: Deployment) -> float | None:
     return calibration(deployment.calibration).itl_slo_s.value if deployment.calibration is not None else None
 
 
-def _with_base_rate(run: Planned) -> tuple[Planned, str]:
+def _with_base_rate(run: Planned, path: Path) -> tuple[Planned, str]:
     """The base load of a comparison is a share of the critical rate: the recorded ramps', else the simulator's."""
     if run.setting is None:
         return run, "scenario"
-    setting, path = HARDWARE[run.setting], results_root() / run.deployment / PROFILE
+    setting = HARDWARE[run.setting]
     if path.is_file():
         rate, origin = round(setting.share * load_profile(path).critical_rate_per_min, 2), "recorded ramps"
     else:
@@ -246,7 +248,7 @@ def _save(records: Records, scraper: Scraper, path: Path) -> None:
 
 
 def _profile(run: Planned, ramps: Sequence[Planned], say: Say) -> None:
-    path = results_root() / run.deployment / PROFILE
+    path = results_root() / load_deployment(run.deployment).name / PROFILE
     if run.ramp is None or path.is_file() or not all(ramp.done for ramp in ramps):
         return
     with suppress(ValueError):

@@ -60,7 +60,8 @@ class Scraper:
 
     def stop(self) -> None:
         self._over.set()
-        self._thread.join()
+        if self._thread.ident is not None:  # a run that failed early never started it
+            self._thread.join()
 
     def save(self, folder: Path) -> None:
         columns: Sequence[Sequence[object]] = list(zip(*self.rows, strict=True)) if self.rows else [()] * len(SCHEMA)

@@ -1,0 +1,223 @@
+"""What the runs of `hw_runs.trap` show: courses, recovery, and what the usual signals said meanwhile."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from artifact.metrics import capacity, column, duration_s, hit_rate, windows
+from artifact.records.schema import Records
+from artifact.reproduce.figures import (
+    BLACK,
+    BLUE,
+    GREEN,
+    ORANGE,
+    SKY,
+    VERMILION,
+    course,
+    log_axis,
+    panels,
+    shade,
+    under,
+)
+from artifact.reproduce.scenarios import recorded
+from hw_runs.experiment import results_root
+from hw_runs.scrape import CPU_SECONDS, load_engines
+from hw_runs.trap import ARMS, BURST_S, CONTROL_S, CONTROLS, FOLDER
+
+Runs = Mapping[str, Sequence[Records]]
+
+BIN_S = 5.0
+HEALTHY, COLLAPSED = 0.8, 0.45
+"""Hit rates of health (at least) and of collapse (at most)."""
+BACK_WITHIN_S = 60.0
+LAST = 1 / 3
+"""Share of a run over which it counts as collapsed or not."""
+STYLES = {
+    "twin": ("no burst", BLUE, "-"),
+    "burst": ("burst", VERMILION, "-"),
+    "large-pool": ("burst, pool x4", SKY, "-"),
+    "budgeter": ("burst, budgeter late", GREEN, "--"),
+    "basin": ("burst, Basin late", BLACK, "--"),
+    "admission-only": ("burst, admission only late", ORANGE, ":"),
+}
+SIGNALS = {
+    "kv_usage": "KV usage",
+    "waiting": "queue length",
+    "utilisation": "utilisation of a core",
+    "w_over_c": "working set / pool",
+}
+
+
+def trap_runs(seeds: Sequence[int] | None = None, root: Path | None = None) -> dict[str, list[Records]]:
+    """The recorded arms, one run a seed that all have; an arm without any is an empty list."""
+    return recorded(FOLDER, list(ARMS), seeds, root)
+
+
+class Outcome(NamedTuple):
+    """One run against its bar. `back_s`: seconds from the control until the hit rate is healthy for two bins."""
+
+    arm: str
+    seed: int
+    hit_last: float
+    ttft_last_s: float
+    back_s: float
+    calls_after: int
+    completed: int
+    waiting_at_door: int
+    met: bool | None
+    """None: there is no bar for this arm."""
+
+
+def outcome(run: Records, arm: str) -> Outcome:
+    """Over the last third; calls and completions from the control's time on, in arms without one, too."""
+    end = duration_s(run)
+    last = (end * (1 - LAST), end)
+    first, finished = column(run.calls, "first_token_s"), column(run.calls, "finished_s")
+    wait = first - column(run.calls, "released_s")
+    inside = (first >= last[0]) & (first < last[1])
+    hit, back = hit_rate(run, last), back_s(run)
+    bars = {"twin": hit >= HEALTHY, "burst": hit <= COLLAPSED, "large-pool": hit >= HEALTHY}
+    ended = run.sessions.to_pandas()
+    return Outcome(
+        arm,
+        int(run.meta["seed"]),
+        hit,
+        float(np.median(wait[inside])) if inside.any() else float("nan"),
+        back if arm in CONTROLS else float("nan"),
+        int((finished >= CONTROL_S).sum()),
+        int(((ended["outcome"] == "completed") & (ended["ended_s"] >= CONTROL_S)).sum()),
+        int(column(run.samples, "parked_sessions")[-1] + column(run.samples, "suspended_sessions")[-1]),
+        back <= BACK_WITHIN_S if arm in CONTROLS else bool(bars[arm]),
+    )
+
+
+def back_s(run: Records) -> float:
+    """Seconds from the control to the end of the first bin of two healthy ones in a row; infinite if there are none."""
+    bins = windows(run, BIN_S, CONTROL_S)
+    healthy = bins["hit_rate"].to_numpy() >= HEALTHY
+    twice = np.flatnonzero(healthy[:-1] & healthy[1:])
+    return float(bins["end_s"].iloc[twice[0]] - CONTROL_S) if len(twice) else float("inf")
+
+
+def outcomes(runs: Runs) -> pd.DataFrame:
+    """A row a run."""
+    return pd.DataFrame([outcome(run, arm) for arm, seeds in runs.items() for run in seeds])
+
+
+def figure_trap(runs: Runs) -> tuple[Figure, pd.DataFrame]:
+    """Hit rate, median TTFT, active sessions and working set over pool in 5-second windows; dotted: the control."""
+    fig, axes = panels(2, height_in=2.0)
+    columns = (
+        ("hit_rate", "Prefix hit rate"),
+        ("ttft_p50_s", "Median TTFT (s)"),
+        ("active_sessions", "Active sessions"),
+        ("w_over_c", "Working set / pool"),
+    )
+    frames = {arm: [windows(run, BIN_S) for run in seeds] for arm, seeds in runs.items() if seeds}
+    drawn = []
+    for letter, ax, (name, title) in zip("abcd", axes, columns, strict=True):
+        for arm, seeds in frames.items():
+            label, color, line = STYLES[arm]
+            data = course(ax, seeds, name, color=color, ls=line, lw=1.2, label=label)
+            drawn.append(data.assign(panel=letter, arm=arm))
+        shade(ax, BURST_S)
+        ax.axvline(CONTROL_S / 60, color=BLACK, ls=":", lw=0.8)
+        under(ax, letter, title)
+    axes[0].set_ylim(0, 1)
+    log_axis(axes[1], ticks=(0.1, 1, 10))
+    fig.legend(*axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=3)
+    return fig, pd.concat(drawn, ignore_index=True)
+
+
+def signals(run: Records, folder: Path) -> pd.DataFrame:
+    """What an operator's dashboard shows, by second: KV usage, waiting requests and CPU use of the engine, and W/C."""
+    said = load_engines(folder)
+    table = said.pivot_table(index="time_s", columns="name", values="value", aggfunc="sum", observed=True)
+    time_s = table.index.to_numpy()
+    samples = run.samples.to_pandas()
+    in_use = np.interp(time_s, samples["time_s"], samples["working_set_tokens"])
+    busy = np.gradient(table[CPU_SECONDS].to_numpy(), time_s) if len(time_s) > 1 else np.zeros(len(time_s))
+    return pd.DataFrame(
+        {
+            "time_s": time_s,
+            "kv_usage": table["vllm:kv_cache_usage_perc"].to_numpy(),
+            "waiting": table["vllm:num_requests_waiting"].to_numpy(),
+            "utilisation": busy,
+            "w_over_c": in_use / capacity(run, "prefill_cache_tokens"),
+        }
+    )
+
+
+def folder_of(arm: str, seed: int, root: Path | None = None) -> Path:
+    return results_root(root) / FOLDER / arm / f"seed{seed}"
+
+
+def warnings(runs: Runs, root: Path | None = None) -> pd.DataFrame:
+    """How long before the collapse a signal told the burst that traps from what does no harm; first seed.
+
+    Columns: `signal`; its highest 5-second mean in the two harmless runs (no burst; the burst with the larger pool);
+    its mean between burst and control in the trapped run; `told_s`: when it first exceeded the harmless maximum for two
+    windows in a row (infinite: never); `lead_s`: that much before the hit rate fell below `COLLAPSED` for good.
+    """
+    seed = int(runs["burst"][0].meta["seed"])
+    frames = {arm: signals(runs[arm][0], folder_of(arm, seed, root)) for arm in ("twin", "large-pool", "burst")}
+    collapse = collapsed_s(runs["burst"][0])
+    rows = []
+    for name, words in SIGNALS.items():
+        means = {arm: frame.groupby(frame["time_s"] // BIN_S)[name].mean() for arm, frame in frames.items()}
+        harmless = max(means["twin"].max(), means["large-pool"].max())
+        above = means["burst"] > harmless
+        told = means["burst"].index[(above & above.shift(-1, fill_value=False)).to_numpy()]
+        told_s = float(told[0] * BIN_S + 2 * BIN_S) if len(told) else float("inf")
+        between = frames["burst"]["time_s"].between(BURST_S[1], CONTROL_S)
+        rows.append((words, harmless, frames["burst"].loc[between, name].mean(), told_s, collapse - told_s))
+    return pd.DataFrame(rows, columns=["signal", "harmless_max", "trapped_mean", "told_s", "lead_s"])
+
+
+def collapsed_s(run: Records) -> float:
+    """Start of the first 5-second window from which the hit rate stays below `COLLAPSED`; infinite if none."""
+    bins = windows(run, BIN_S)
+    high = np.flatnonzero(~(bins["hit_rate"].to_numpy() < COLLAPSED))
+    first = high[-1] + 1 if len(high) else 0
+    return float(bins["start_s"].iloc[first]) if first < len(bins) else float("inf")
+
+
+def figure_signals(runs: Runs, root: Path | None = None) -> tuple[Figure, pd.DataFrame]:
+    """The usual signals beside the working set, without a burst and with it in both pools; first seed."""
+    fig, axes = panels(2, height_in=1.9)
+    seed, drawn = int(runs["burst"][0].meta["seed"]), []
+    for arm in ("twin", "large-pool", "burst"):
+        label, color, line = STYLES[arm]
+        frame = signals(runs[arm][0], folder_of(arm, seed, root))
+        for ax, name in zip(axes, SIGNALS, strict=True):
+            ax.plot(frame["time_s"] / 60, frame[name], color=color, ls=line, lw=1.0, label=label)
+        drawn.append(frame.assign(arm=arm))
+    for letter, ax, name in zip("abcd", axes, SIGNALS, strict=True):
+        shade(ax, BURST_S)
+        under(ax, letter, SIGNALS[name].capitalize())
+        ax.set_ylim(0, None)
+    fig.legend(*axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=3)
+    return fig, pd.concat(drawn, ignore_index=True)
+
+
+def findings(runs: Runs) -> str:
+    """The bars in words, every number from the runs."""
+    table = outcomes(runs)
+    parts = []
+    for arm, group in table.groupby("arm", sort=False):
+        label = STYLES[str(arm)][0]
+        met = f"{int(group['met'].sum())} of {len(group)}"
+        hit, wait = group["hit_last"].median(), group["ttft_last_s"].median()
+        words = f"- **{label}**: hit rate {hit:.2f} and median TTFT {wait:.2f} s over the last third"
+        if arm in CONTROLS:
+            back = ", ".join(f"{s:.0f} s" if np.isfinite(s) else "never" for s in group["back_s"])
+            words += f"; healthy again after {back} ({met} within {BACK_WITHIN_S:.0f} s)"
+            words += f", {group['waiting_at_door'].median():.0f} sessions still waiting at the gate in the end"
+        else:
+            words += f" ({met} as expected)"
+        parts.append(f"{words}; {group['calls_after'].median():.0f} calls after second {CONTROL_S:.0f}.")
+    return "\n".join(parts)
