@@ -39,15 +39,15 @@ def trap_findings(runs: Runs) -> str:
         [
             _seeds(runs),
             "",
-            f"- **No surge.** Median TTFT {_value('A-trap-ttft-base', runs)} s, hit rate {hit_none} in minutes 5-15, "
-            f"prefill at {_value('A-trap-util-base', runs)} of its saturated throughput. "
+            f"- **No surge.** Median TTFT {value('A-trap-ttft-base', runs)} s, hit rate {hit_none} in minutes 5-15, "
+            f"prefill at {value('A-trap-util-base', runs)} of its saturated throughput. "
             f"End states: {_states(runs['none'])}.",
             f"- **+33%.** Back within the no-surge band {_minutes('A-trap-33-recovers', runs)}. "
             f"End states: {_states(runs['plus33'])}.",
-            f"- **+100%.** From minute 60 on the median TTFT is {_value('A-trap-ttft', runs)} s and the hit rate "
-            f"{_value('A-trap-hit', runs)}; from minute 25 on {_value('A-trap-calls', runs)} times as many calls "
+            f"- **+100%.** From minute 60 on the median TTFT is {value('A-trap-ttft', runs)} s and the hit rate "
+            f"{value('A-trap-hit', runs)}; from minute 25 on {value('A-trap-calls', runs)} times as many calls "
             f"complete as without the surge. Sessions arriving in minutes {hour} achieve a goodput of "
-            f"{_value('A-trap-goodput-hour', runs)} sessions/h against {_value('A-trap-goodput-ctrl', runs)}. "
+            f"{value('A-trap-goodput-hour', runs)} sessions/h against {value('A-trap-goodput-ctrl', runs)}. "
             f"End states: {_states(runs['plus100'])}.",
             "",
             _trap_verdict(_labels(runs["none"]), _labels(runs["plus100"])),
@@ -78,14 +78,14 @@ def residual_findings(runs: Runs) -> str:
         [
             _seeds(runs),
             "",
-            f"- **At minute 25** {_value('A-kill-active', runs)} sessions are active, "
-            f"{_value('A-kill-burst-left', runs)} of them the burst's, and the 2-minute median TTFT is "
-            f"{_value('A-kill-ttft', runs)} s.",
+            f"- **At minute 25** {value('A-kill-active', runs)} sessions are active, "
+            f"{value('A-kill-burst-left', runs)} of them the burst's, and the 2-minute median TTFT is "
+            f"{value('A-kill-ttft', runs)} s.",
             f"- **Burst sessions ended.** Back within the no-burst band {_minutes('A-kill-recovers', runs)}. "
             f"End states: {_states(runs['burst_ended'])}.",
-            f"- **Left in place.** The last burst session leaves {_value('A-kill-stay', runs)} min after minute 25. "
-            f"Active base sessions are {_value('A-kill-base-50', runs)} times those without a burst at minute 50 and "
-            f"{_value('A-kill-base-90', runs)} times at minute 90. End states: {_states(runs['burst'])}.",
+            f"- **Left in place.** The last burst session leaves {value('A-kill-stay', runs)} min after minute 25. "
+            f"Active base sessions are {value('A-kill-base-50', runs)} times those without a burst at minute 50 and "
+            f"{value('A-kill-base-90', runs)} times at minute 90. End states: {_states(runs['burst'])}.",
             "",
             _residual_verdict(_labels(runs["burst"]), _labels(runs["burst_ended"])),
         ]
@@ -107,22 +107,22 @@ def _residual_verdict(left: list[str], ended: list[str]) -> str:
 
 def loop_findings(runs: Runs) -> str:
     """Figure 6: all arms of the trap."""
-    uncached, capacity = _obtained("A-loop-uncached", runs), _obtained("A-loop-saturation", runs)
+    uncached, capacity = obtained("A-loop-uncached", runs), obtained("A-loop-saturation", runs)
     return "\n".join(
         [
             _seeds(runs),
             "",
             "- **Population.** With the burst left in place, active base sessions are "
-            f"{_value('A-kill-base-50', runs)} times those without a burst at minute 50 and "
-            f"{_value('A-kill-base-90', runs)} times at minute 90.",
-            f"- **Cliff.** The binned median hit rate falls from {_value('A-cliff-shoulder', runs)} to "
-            f"{_value('A-cliff-floor', runs)}, most steeply at W/C = {_value('A-cliff', runs)}.",
-            f"- **Recomputation.** Prefill computes {_value('A-loop-uncached-0', runs)} missed tokens/s before the "
-            f"surge and {_value('A-loop-uncached', runs)} (10th to 90th percentile of the windows) from minute 60 on, "
+            f"{value('A-kill-base-50', runs)} times those without a burst at minute 50 and "
+            f"{value('A-kill-base-90', runs)} times at minute 90.",
+            f"- **Cliff.** The binned median hit rate falls from {value('A-cliff-shoulder', runs)} to "
+            f"{value('A-cliff-floor', runs)}, most steeply at W/C = {value('A-cliff', runs)}.",
+            f"- **Recomputation.** Prefill computes {value('A-loop-uncached-0', runs)} missed tokens/s before the "
+            f"surge and {value('A-loop-uncached', runs)} (10th to 90th percentile of the windows) from minute 60 on, "
             f"+100%. {_saturation(uncached, capacity)}",
-            f"- **Decode memory.** From minute 60 on {_value('A-loop-kv-full', runs)} of decode KV is in use, "
-            f"{_value('A-loop-kv-idle', runs)} by calls that are not decoding; {_value('A-loop-decoding', runs)} times "
-            f"as many calls decode as without the surge, and a call waits {_value('A-loop-resv-wait', runs)} s for its "
+            f"- **Decode memory.** From minute 60 on {value('A-loop-kv-full', runs)} of decode KV is in use, "
+            f"{value('A-loop-kv-idle', runs)} by calls that are not decoding; {value('A-loop-decoding', runs)} times "
+            f"as many calls decode as without the surge, and a call waits {value('A-loop-resv-wait', runs)} s for its "
             "reservation.",
         ]
     )
@@ -139,22 +139,28 @@ def _saturation(uncached: Any, capacity: Any) -> str:
 # Words for values --------------------------------------------------------------------------------------------------
 
 
-def _obtained(claim_id: str, runs: Runs) -> Any:
+def obtained(claim_id: str, runs: Runs) -> Any:
     """What a claim is judged on; None where the runs cannot tell."""
     try:
-        obtained = evaluate(evaluators()[claim_id], runs).obtained
+        found = evaluate(evaluators()[claim_id], runs).obtained
     except NotObserved:
         return None
-    return None if np.any(np.isnan(obtained)) else obtained
+    return None if _undefined(found) else found
 
 
-def _value(claim_id: str, runs: Runs) -> str:
-    obtained = _obtained(claim_id, runs)
-    return UNKNOWN if obtained is None else text(obtained)
+def _undefined(found: Any) -> bool:
+    entries = found.values() if isinstance(found, dict) else [found]
+    return any(bool(np.any(np.isnan(entry))) for entry in entries)
+
+
+def value(claim_id: str, runs: Runs) -> str:
+    """The same in words."""
+    found = obtained(claim_id, runs)
+    return UNKNOWN if found is None else text(found)
 
 
 def _minutes(claim_id: str, runs: Runs) -> str:
-    minutes = _obtained(claim_id, runs)
+    minutes = obtained(claim_id, runs)
     if minutes is None:
         return UNKNOWN
     return f"after {minutes:.0f} min" if minutes < float("inf") else "not before the run's end in most seeds"

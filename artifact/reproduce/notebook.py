@@ -9,6 +9,7 @@ import pandas as pd
 from IPython.display import Markdown
 from matplotlib.figure import Figure
 
+from artifact.records.schema import Records
 from artifact.reproduce.claims import load_claims
 from artifact.reproduce.figures import provenance, save
 from artifact.reproduce.ledger import evaluate_claims, write_part
@@ -76,13 +77,23 @@ def show_text(words: Callable[[Runs], str], runs: Runs) -> Markdown:
     return show_words(missing(runs) or words(runs))
 
 
+def show_table(rows: Callable[[Runs], pd.DataFrame], runs: Runs) -> pd.DataFrame | Markdown:
+    """The table that `rows` makes of the runs, or that there are none."""
+    lacking = missing(runs)
+    return show_words(lacking) if lacking else rows(runs).round(2)
+
+
 def show_words(words: str) -> Markdown:
     """Text in Markdown, to display."""
     return Markdown(words)
 
 
 def missing(runs: Runs) -> str:
-    """Which arms have no runs, in words; "" if all have some."""
-    arms = [f"`{arm}`" for arm, seeds in runs.items() if not seeds]
-    where = "`hw_runs/results/<deployment>/<arm>/seed<k>/`"
-    return f"**Not evaluated: no hardware runs** of {', '.join(arms)} in {where}." if arms else ""
+    """Which arms have no runs, in words; "" if all have some. Of simulated runs, some arms are only run from seeds that
+    had collapsed when their control begins: there may be none."""
+    arms = ", ".join(f"`{arm}`" for arm, seeds in runs.items() if not seeds)
+    if not arms:
+        return ""
+    if any(run.simulated for seeds in runs.values() for run in seeds if isinstance(run, Records)):
+        return f"**Not evaluated: none of the seeds gave a run** of {arms}: no engine was collapsed when control began."
+    return f"**Not evaluated: no hardware runs** of {arms} in `hw_runs/results/<deployment>/<arm>/seed<k>/`."

@@ -5,13 +5,12 @@ as the uncontrolled one up to then. Every run starts from an empty engine.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from artifact.metrics import Interval, capacity, collapsed_at, turns
-from artifact.reproduce.paths import check_profile
-from artifact.reproduce.scenarios import MINUTE, Runs, recorded, run_arms
+from artifact.metrics import Interval, capacity, turns
+from artifact.reproduce.scenarios import MINUTE, run_arms
 from artifact.workload.load import Load, RateChange, Shift, Surge
 
 if TYPE_CHECKING:
@@ -124,61 +123,6 @@ def experiments() -> Mapping[str, Arm]:
         **_mix(),
         **_offload(),
     }
-
-
-def colocated_runs(
-    names: Sequence[str],
-    source: str,
-    profile: str,
-    seeds: Iterable[int] | None = None,
-    workers: int | None = None,
-    scheduler: str | None = None,
-) -> Runs:
-    """The runs of these arms, one `Records` a seed: simulated (source "sim"), or recorded on hardware ("hw", in
-    `hw_runs/results/colocated/<experiment>/<arm>/seed<k>/`).
-
-    Seeds count from 0: the published number of runs (full), a third of it but two at least (quick), or one (smoke). Of
-    an experiment about getting out, the controlled arms run only the seeds that `none` shows collapsed when control
-    begins. Raises `ValueError` for another source or an unknown arm."""
-    check_profile(profile)
-    if unknown := set(names) - set(experiments()):
-        raise ValueError(f"no arm {', '.join(sorted(unknown))}; there are {', '.join(experiments())}")
-    if source == "hw":
-        return recorded("colocated", names, seeds)
-    if source != "sim":
-        raise ValueError(f"source {source!r} is none of sim, hw")
-    given = None if seeds is None else list(seeds)
-    wanted = {name: given or seeds_of(experiments()[name].runs, profile) for name in names}
-    late = {name for name in names if experiments()[name].collapsed_s is not None}
-    first = {name: wanted[name] for name in names if name not in late}
-    for name in late:
-        first.setdefault(uncontrolled(name), wanted[name])
-    done = _run(first, workers, scheduler)
-    found = {**done, **_run({name: _collapsed_seeds(name, wanted[name], done) for name in late}, workers, scheduler)}
-    return {name: found[name] for name in names}
-
-
-def seeds_of(published: int, profile: str) -> list[int]:
-    """Seeds of an arm with so many published runs."""
-    count = {"smoke": 1, "quick": max(2, published // 3), "full": published}[profile]
-    return list(range(min(count, published)))
-
-
-def uncontrolled(name: str) -> str:
-    """The arm without control of the same experiment."""
-    return f"{name.split('/')[0]}/none"
-
-
-def _collapsed_seeds(name: str, seeds: Sequence[int], done: Runs) -> list[int]:
-    """Those of the seeds that were collapsed when the arm's control begins."""
-    at_s = experiments()[name].collapsed_s or 0.0
-    down = {run.meta["seed"] for run in done[uncontrolled(name)] if collapsed_at(run, at_s)}
-    return [seed for seed in seeds if seed in down]
-
-
-def _run(wanted: Mapping[str, Sequence[int]], workers: int | None, scheduler: str | None) -> Runs:
-    arms = {name: [experiments()[name].make(seed) for seed in seeds] for name, seeds in wanted.items()}
-    return run_arms(arms, workers, scheduler, "runs of the colocated engine")
 
 
 # Table 1, row by row -----------------------------------------------------------------------------------------------
@@ -301,7 +245,7 @@ def _with_light_cap(scenario: "Scenario") -> "Scenario":
 def light_cap() -> int:
     """K = 0.75 C over the per-session demand of `light/none`: the mean over its sessions of the mean demand of their
     turns, context plus output budget (paper B §6: "a session cap set from a lighter load"; neither is published)."""
-    (run,) = _run({"light/none": [0]}, 1, None)["light/none"]
+    (run,) = run_arms({"light/none": [experiments()["light/none"].make(0)]}, workers=1)["light/none"]
     demand = turns(run).groupby("session_id")["prompt_tokens"].mean().mean() + UNKNOWN_OUTPUT
     return math.floor(0.75 * capacity(run, "prefill_cache_tokens") / demand)
 

@@ -7,7 +7,7 @@ import pandas as pd
 from handmade import records
 
 from artifact.reproduce import ledger
-from artifact.reproduce.notebook import claim_ids, missing, show_claims, show_figure, show_text
+from artifact.reproduce.notebook import claim_ids, missing, show_claims, show_figure, show_table, show_text
 
 RUNS = {"none": [records(source="sim", seed=2)], "plus100": [records(source="sim", seed=2)]}
 NO_RUNS = {"none": [], "plus100": []}
@@ -27,10 +27,16 @@ def test_a_figure_is_saved_with_its_note_and_closed(tmp_path):
 
 
 def test_without_runs_nothing_is_drawn_or_found(tmp_path):
-    shown = show_figure(draw, {**RUNS, "burst": []}, "fig04", "quick", root=tmp_path)
+    recorded = {"none": [records(source="hw", seed=2)], "burst": []}
+    shown = show_figure(draw, recorded, "fig04", "quick", root=tmp_path)
     assert "Not evaluated: no hardware runs** of `burst`" in shown.data and not list(tmp_path.iterdir())
+    shown = show_figure(draw, {**RUNS, "burst": []}, "fig04", "quick", root=tmp_path)
+    assert "none of the seeds gave a run** of `burst`" in shown.data and not list(tmp_path.iterdir())
     assert "`none`, `plus100`" in show_text(lambda runs: "found", NO_RUNS).data
     assert show_text(lambda runs: "found", RUNS).data == "found" and missing(RUNS) == ""
+    shown = show_table(lambda runs: pd.DataFrame({"x": [1 / 3]}), RUNS)
+    assert shown.to_dict("list") == {"x": [0.33]}
+    assert "no hardware runs" in show_table(lambda runs: pd.DataFrame(), NO_RUNS).data
 
 
 def test_claims_without_any_run_leave_the_ledger_as_it_was(tmp_path):

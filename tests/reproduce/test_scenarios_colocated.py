@@ -4,17 +4,15 @@ import pytest
 from test_evaluate_colocated import run, seeds
 
 from artifact.baselines.registry import POLICIES
-from artifact.reproduce import scenarios_colocated
+from artifact.reproduce import runs_colocated, scenarios_colocated
 from artifact.reproduce.claims import load_claims
 from artifact.reproduce.registry import evaluators
+from artifact.reproduce.runs_colocated import arms_of, colocated_runs, fitted_claims, seeds_of, uncontrolled
 from artifact.reproduce.scenarios_colocated import (
     CONTROL_S,
     CONTROLLERS,
-    colocated_runs,
     controller,
     experiments,
-    seeds_of,
-    uncontrolled,
 )
 
 
@@ -29,7 +27,7 @@ def ran(monkeypatch):
         every = seeds(*fate.values())
         return {name: [every[scenario.seed] for scenario in scenarios] for name, scenarios in arms.items()}
 
-    monkeypatch.setattr(scenarios_colocated, "run_arms", instead)
+    monkeypatch.setattr(runs_colocated, "run_arms", instead)
     return asked
 
 
@@ -74,13 +72,13 @@ def test_controlled_arms_run_the_collapsed_seeds_only(ran):
     found = colocated_runs(["recovery/budgeter", "recovery/none", "pairs/none"], "sim", "quick")
     assert ran[0] == {"recovery/none": [0, 1, 2, 3, 4], "pairs/none": [0, 1, 2, 3]}
     assert ran[1] == {"recovery/budgeter": [0, 2]}
-    assert list(found) == ["recovery/budgeter", "recovery/none", "pairs/none"]
+    assert list(found) == ["pairs/none", "recovery/none", "recovery/budgeter"]
     colocated_runs(["recovery/cap"], "sim", "quick", seeds=[2, 9])
     assert ran[2:] == [{"recovery/none": [2, 9]}, {"recovery/cap": [2]}]
 
 
 def test_bad_requests_say_what_is_wrong(tmp_path):
-    with pytest.raises(ValueError, match="no arm pairs/nothing; there are pairs/none"):
+    with pytest.raises(ValueError, match="no arm or experiment pairs/nothing; there are pairs/none"):
         colocated_runs(["pairs/nothing"], "sim", "quick")
     with pytest.raises(ValueError, match="none of sim, hw"):
         colocated_runs(["pairs/none"], "tape", "quick")
@@ -93,10 +91,15 @@ def test_the_cap_of_a_lighter_load_comes_from_its_sessions(monkeypatch):
 
     one = run(40)
     big = replace(one, meta=one.meta | {"capacity": one.meta["capacity"] | {"prefill_cache_tokens": 10**6}})
-    monkeypatch.setattr(scenarios_colocated, "_run", lambda *_: {"light/none": [big]})
+    monkeypatch.setattr(scenarios_colocated, "run_arms", lambda *_, **__: {"light/none": [big]})
     scenarios_colocated.light_cap.cache_clear()
     try:
         policy = experiments()["32b03/cap"].make(0).policy
     finally:
         scenarios_colocated.light_cap.cache_clear()
     assert policy.parameters == {"admit": 667, "park": 844} and policy.from_s == 1500
+
+
+def test_arms_by_experiment_or_in_full():
+    assert arms_of("sglang/five", "pairs") == ["pairs/none", "pairs/burst", "sglang/five"]
+    assert "B-wl-shapes" in fitted_claims()

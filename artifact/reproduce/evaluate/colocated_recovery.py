@@ -5,6 +5,8 @@ that were collapsed when control began count. All arms of a seed are the same ru
 seeds are the same in every arm, which in the paper's testbed they are not quite.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from artifact.metrics import in_system_at, paired_test, turn_rate
@@ -45,12 +47,12 @@ TOTAL = {BUDGETER: CONTROL_S, **dict.fromkeys(OTHERS, CONTROL_S), "32b03/budgete
 TURNS_A_SESSION = 25
 
 
-def minutes(runs: list[Records], control_s: float = CONTROL_S) -> list[float]:
+def minutes(runs: Sequence[Records], control_s: float = CONTROL_S) -> list[float]:
     """Recovery times of the runs collapsed when control began."""
     return [recovery_min(run, control_s) for run in collapsed(runs, control_s)]
 
 
-def recovered(runs: list[Records], control_s: float = CONTROL_S) -> list[bool]:
+def recovered(runs: Sequence[Records], control_s: float = CONTROL_S) -> list[bool]:
     return [bool(minute < np.inf) for minute in minutes(runs, control_s)]
 
 

@@ -1,0 +1,80 @@
+"""Running paper B's experiments: which seeds an arm gets, and where its runs come from."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from artifact.metrics import collapsed_at
+from artifact.reproduce.paths import check_profile
+from artifact.reproduce.scenarios import Runs, recorded, run_arms
+from artifact.reproduce.scenarios_colocated import SGLANG_8B, VLLM_8B, VLLM_32B, experiments
+
+
+def arms_of(*experiments_or_arms: str) -> list[str]:
+    """The arms of these experiments, and those named in full. Raises `ValueError` for a name that is neither."""
+    found = [name for name in experiments() if name in experiments_or_arms or name.split("/")[0] in experiments_or_arms]
+    known = {*experiments(), *(name.split("/")[0] for name in experiments())}
+    if unknown := set(experiments_or_arms) - known:
+        raise ValueError(f"no arm or experiment {', '.join(sorted(unknown))}; there are {', '.join(experiments())}")
+    return found
+
+
+def colocated_runs(
+    names: Sequence[str],
+    source: str,
+    profile: str,
+    seeds: Iterable[int] | None = None,
+    workers: int | None = None,
+    scheduler: str | None = None,
+) -> Runs:
+    """The runs of these arms, one `Records` a seed: simulated (source "sim"), or recorded on hardware ("hw", in
+    `hw_runs/results/colocated/<experiment>/<arm>/seed<k>/`).
+
+    Seeds count from 0: the published number of runs (full), a third of it but two at least (quick), or one (smoke). Of
+    an experiment about getting out, the controlled arms run only the seeds that `none` shows collapsed when control
+    begins. Raises `ValueError` for another source or an unknown arm."""
+    check_profile(profile)
+    names = arms_of(*names)
+    if source == "hw":
+        return recorded("colocated", names, seeds)
+    if source != "sim":
+        raise ValueError(f"source {source!r} is none of sim, hw")
+    given = None if seeds is None else list(seeds)
+    wanted = {name: given or seeds_of(experiments()[name].runs, profile) for name in names}
+    late = {name for name in names if experiments()[name].collapsed_s is not None}
+    first = {name: wanted[name] for name in names if name not in late}
+    for name in late:
+        first.setdefault(uncontrolled(name), wanted[name])
+    done = _run(first, workers, scheduler)
+    found = {**done, **_run({name: _collapsed_seeds(name, wanted[name], done) for name in late}, workers, scheduler)}
+    return {name: found[name] for name in names}
+
+
+def seeds_of(published: int, profile: str) -> list[int]:
+    """Seeds of an arm with so many published runs."""
+    count = {"smoke": 1, "quick": max(2, published // 3), "full": published}[profile]
+    return list(range(min(count, published)))
+
+
+def uncontrolled(name: str) -> str:
+    """The arm without control of the same experiment."""
+    return f"{name.split('/')[0]}/none"
+
+
+def _collapsed_seeds(name: str, seeds: Sequence[int], done: Runs) -> list[int]:
+    """Those of the seeds that were collapsed when the arm's control begins."""
+    at_s = experiments()[name].collapsed_s or 0.0
+    down = {run.meta["seed"] for run in done[uncontrolled(name)] if collapsed_at(run, at_s)}
+    return [seed for seed in seeds if seed in down]
+
+
+def _run(wanted: Mapping[str, Sequence[int]], workers: int | None, scheduler: str | None) -> Runs:
+    arms = {name: [experiments()[name].make(seed) for seed in seeds] for name, seeds in wanted.items()}
+    return run_arms(arms, workers, scheduler, "runs of the colocated engine")
+
+
+def fitted_claims() -> set[str]:
+    """Claims that paper B's workloads or the calibrations of its engines were fitted to."""
+    from artifact.workload.paper_b import FITTED_CLAIMS
+    from sim.calibration.model import any_calibration
+
+    names = (VLLM_8B, VLLM_32B, SGLANG_8B)
+    return set(FITTED_CLAIMS).union(*(any_calibration(name).fitted_claims() for name in names))
