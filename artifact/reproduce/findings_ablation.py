@@ -91,9 +91,8 @@ def sensitivity_findings(runs: Summaries) -> str:
     """Figure 24."""
     change = changes(runs)
     triggers = [name for name in SENSITIVE if f"{name}/interval_s:low" in runs]
-    variants = [name for name in (*PARAMETERS, *CLIFFS) if all(f"{t}/{name}" in runs for t in triggers)]
-    table = pd.DataFrame({t: {v: change(v, t) for v in variants} for t in triggers})
-    own = table.loc[[name for name in variants if name in PARAMETERS]]
+    variants = [name for name in PARAMETERS if all(f"{t}/{name}" in runs for t in triggers)]
+    own = pd.DataFrame({t: {v: change(v, t) for v in variants} for t in triggers})
     close = float((own.sub(1).abs() <= CLOSE).to_numpy().mean())
     lines = [
         f"{len(own)} variants, {len(triggers)} triggers, {len(runs[f'{triggers[0]}/basin'])} seeds: {close:.0%} of the "
@@ -104,6 +103,10 @@ def sensitivity_findings(runs: Summaries) -> str:
     far = own.sub(1).abs().max(axis=1).sort_values(ascending=False)
     for name in far.index[:8]:
         lines.append(f"- `{name}`: " + ", ".join(f"{t} {own.loc[name, t]:.2f}" for t in triggers) + ".")
+    for name in CLIFFS:
+        each = {t: change(name, t) for t in SENSITIVE if f"{t}/{name}" in runs}
+        if each:
+            lines.append(f"- `{name}`: " + ", ".join(f"{t} {value:.3f}" for t, value in each.items()) + ".")
     lines += ["", "Other estimates of peak contexts, goodput over the predictor's:"]
     arms = {name.split("/")[1] for name in runs} - {"basin", *PARAMETERS, *CLIFFS}
     for variant in sorted(arms):

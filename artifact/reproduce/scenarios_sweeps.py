@@ -110,6 +110,7 @@ def host_cells(profile: str) -> dict[str, Cell]:
 
 ROUTERS = {"cache_aware": "cache-aware", "affinity": "affinity", "least_loaded": "least loaded"}
 ROUTER_POLICIES = ("hicache", "thunderagent", "continuum", "crossflow", "composition", "basin")
+STEADY_ROUTER_POLICIES = ("hicache", "thunderagent", "basin")
 ON_2P6D: dict[str, Any] = {"gpus": ("h200", 6), "prefill": 2}
 ROUTED = {name: Setting(title, router=name, **ON_2P6D) for name, title in ROUTERS.items()}  # type: ignore[arg-type]
 ROUTED_STEADY = {f"{name}-steady": setting._replace(factor=1, share=1.0) for name, setting in ROUTED.items()}
@@ -118,8 +119,8 @@ profiled critical rate, 29 a minute; so the load can be no less."""
 
 
 def router_cells(profile: str) -> dict[str, Cell]:
-    """Every system under every router, steady and surged; at the quick profile fewer systems, at the smoke profile
-    the steady load under one router."""
+    """Every system under every router after the surge, and those of which the text speaks at steady load; at the quick
+    profile fewer of them, at the smoke profile one router at steady load."""
     if profile == "smoke":
         return cells(
             {"least_loaded-steady": ROUTED_STEADY["least_loaded-steady"]}, ("hicache", "thunderagent", "basin")
@@ -131,7 +132,7 @@ def router_cells(profile: str) -> dict[str, Cell]:
                 {"least_loaded-steady": ROUTED_STEADY["least_loaded-steady"]}, ("hicache", "thunderagent", "basin")
             ),
         }
-    return cells(ROUTED | ROUTED_STEADY, ROUTER_POLICIES)
+    return {**cells(ROUTED, ROUTER_POLICIES), **cells(ROUTED_STEADY, STEADY_ROUTER_POLICIES)}
 
 
 def router_profiles(runs: Mapping[str, object]) -> list["Profiled"]:
@@ -241,9 +242,9 @@ SWEEPS = {
     "bailian": (bailian_cells, SWEEP_SEEDS),
     "host": (host_cells, 5),
     "routers": (router_cells, SWEEP_SEEDS),
-    "controls": (control_cells, SWEEP_SEEDS),
+    "controls": (control_cells, 2),
     "sources": (source_cells, 5),
-    "open": (open_cells, SWEEP_SEEDS),
+    "open": (open_cells, 2),
 }
 """Cells and full-profile seeds of each sweep."""
 

@@ -108,7 +108,7 @@ def summary(run: Records) -> Summary:
 
 
 def _ttft_p90(run: Records, sessions: pd.Series) -> float:
-    values = ttft(run)[np.isin(column(run.calls, "session_id"), sessions)]
+    values = ttft(run)[pd.Series(column(run.calls, "session_id")).isin(sessions).to_numpy()]
     return float(np.quantile(values, 0.9)) if len(values) else nan
 
 

@@ -18,6 +18,7 @@ from artifact.reproduce.scenarios_ablation import (
     PARAMETERS,
     PERTURBED,
     PLOTTED,
+    SCALED,
     SENSITIVE,
     TRUE_PEAKS,
 )
@@ -103,9 +104,9 @@ def median_change(change: Change) -> float:
     return float(np.median(_moved(_all(change, EVERY))))
 
 
-@_sensitive("A-sens-cliff", tuple(CLIFFS))
+@_sensitive("A-sens-cliff", tuple(CLIFFS), SCALED)
 def cliff(change: Change) -> list[float]:
-    return _span(_moved(_all(change, tuple(CLIFFS))))
+    return _span(_moved(_all(change, tuple(CLIFFS), SCALED)))
 
 
 @_sensitive("A-sens-m", sides("margin"))
