@@ -148,13 +148,18 @@ def base_rate_per_min(setting: Setting) -> float:
 def base_rates_per_min(
     settings: Sequence[Setting], workers: int | None = None, scheduler: str | None = None
 ) -> list[float]:
-    """The base loads of several settings, measured side by side: a profile takes longer than a run."""
+    """The base loads of several settings; their profiles, which take longer than a run, are measured side by side."""
     from sim.sweep import open_executor
 
-    if all(setting.rate_per_min is not None for setting in settings):
-        return [base_rate_per_min(setting) for setting in settings]
-    with open_executor(workers, scheduler) as executor:
-        return list(executor.map(base_rate_per_min, settings))
+    profiles = {
+        (deployment(s._replace(eviction="lru")), s.workload, s.tools, s.outputs): s
+        for s in settings
+        if s.rate_per_min is None
+    }
+    if profiles:
+        with open_executor(workers, scheduler) as executor:
+            list(executor.map(base_rate_per_min, profiles.values()))
+    return [base_rate_per_min(setting) for setting in settings]
 
 
 def load(setting: Setting, rate_per_min: float) -> Load:

@@ -1,16 +1,19 @@
 """Summaries of runs: their numbers on a run by hand, and that runs are shared, kept and paired."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from math import isnan
 
 import pytest
 from handmade import call, records, sample, session
 
+from artifact.control.profile import DeploymentProfile
 from artifact.metrics import NotObserved
 from artifact.records.store import RunStore
 from artifact.reproduce import outcomes, summaries
 from artifact.reproduce.outcomes import Resources
-from artifact.reproduce.scenarios_policies import Setting, Variant, arm, scenario, seeds_of
+from artifact.reproduce.scenarios_policies import Setting, Variant, arm, base_rates_per_min, scenario, seeds_of
 from artifact.reproduce.summaries import Cell, Summary, cells, median, summarise, summary, summary_runs
 from sim.run import run
 from sim.sweep import determinants
@@ -117,3 +120,26 @@ def test_there_is_nothing_recorded():
         summary_runs("real", arms, (0,), Resources(1), "test")
     with pytest.raises(NotObserved):
         median([], "goodput")
+
+
+def test_a_deployment_is_profiled_side_by_side_but_once(monkeypatch):
+    measured = []
+
+    def profile(deployment, workload_name, tools, outputs):
+        measured.append((deployment.host_ratio, deployment.eviction, outputs))
+        return DeploymentProfile(1.0, 10.0 * outputs)
+
+    @contextmanager
+    def threads(workers, scheduler):
+        measured.append("side by side")
+        yield ThreadPoolExecutor(1)
+
+    monkeypatch.setattr("sim.profile.profile", profile)
+    monkeypatch.setattr("sim.sweep.open_executor", threads)
+    usual = Setting("usual")
+    settings = [usual, usual._replace(factor=8), usual._replace(eviction="largest-first"), usual._replace(share=0.55)]
+    settings += [usual._replace(outputs=3), SHORT]
+    assert base_rates_per_min(settings) == [5.0, 5.0, 5.0, 5.5, 15.0, 0.05]
+    assert measured[:3] == ["side by side", (2.0, "lru", 1.0), (2.0, "lru", 3.0)]
+    measured.clear()
+    assert base_rates_per_min([SHORT]) == [0.05] and measured == []
