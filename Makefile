@@ -9,7 +9,8 @@ FIGS ?= explore_trap fig01 fig02 fig03 fig04 fig05 fig06
 
 .DEFAULT_GOAL := help
 .PHONY: help setup lock reproduce smoke test test-slow test-engine test-engine-sglang \
-	test-engine-vllm bench lint lab report claims environment setup-sglang-cpu setup-vllm-cpu clean
+	test-engine-vllm bench lint lab report claims environment setup-sglang-cpu setup-vllm-cpu clean \
+	trap test-engine-hw setup-sglang-gpu
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -56,6 +57,13 @@ test-engine-sglang: setup-sglang-cpu  ## the gateway before SGLang 1P1D and its 
 test-engine-vllm: setup-vllm-cpu  ## the gateway before vLLM, on the CPU
 	$(BIN)/pytest -m engine -s tests/gateway/test_gateway_engine_vllm.py
 
+test-engine-hw: setup-vllm-cpu setup-sglang-cpu  ## deployments, runs and the trap, on real engines on the CPU
+	$(BIN)/pytest -m engine -s tests/hw_runs
+
+trap: setup-vllm-cpu  ## the trap and three ways out of it, on a real engine on this CPU (15 minutes)
+	mkdir -p build
+	$(BIN)/papermill notebooks/trap_on_cpu.ipynb build/trap_on_cpu.ipynb -p source hw --log-output
+
 bench: setup $(VENV)-bench/.ready  ## speed, as ratios to peers measured in the same run
 	$(BIN)/pytest -m bench -s tests
 
@@ -96,6 +104,14 @@ $(VENV)-sglang/.ready: hw_runs/requirements-sglang-cpu.txt
 	$(VENV)-sglang/bin/pip install --quiet --disable-pip-version-check --no-deps \
 		sglang==0.5.23 nixl==1.5.1 nixl-cu12==1.5.1 sglang-router==0.3.2
 	$(VENV)-sglang/bin/pip install --quiet --disable-pip-version-check --no-deps --editable . --editable tests/engine_support
+	@touch $@
+
+setup-sglang-gpu: setup $(VENV)-sglang-gpu/.ready  ## SGLang on a GPU node, for `basin serve` and `basin run-hw`
+
+$(VENV)-sglang-gpu/.ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)-sglang-gpu
+	$(VENV)-sglang-gpu/bin/pip install --quiet --disable-pip-version-check sglang==0.5.23 nixl==1.5.1 sglang-router==0.3.2
+	$(VENV)-sglang-gpu/bin/pip install --quiet --disable-pip-version-check --no-deps --editable .
 	@touch $@
 
 clean:  ## build products; the environments stay

@@ -156,26 +156,41 @@ def folder_of(arm: str, seed: int, root: Path | None = None) -> Path:
     return results_root(root) / FOLDER / arm / f"seed{seed}"
 
 
-def warnings(runs: Runs, root: Path | None = None) -> pd.DataFrame:
-    """How long before the collapse a signal told the burst that traps from what does no harm; first seed.
+class Lead(NamedTuple):
+    """How long before the collapse a signal told the burst that traps from what does no harm.
 
-    Columns: `signal`; its highest 5-second mean in the two harmless runs (no burst; the burst with the larger pool);
-    its mean between burst and control in the trapped run; `told_s`: when it first exceeded the harmless maximum for two
-    windows in a row (infinite: never); `lead_s`: that much before the hit rate fell below `COLLAPSED` for good.
-    """
+    `harmless_max`: its highest 5-second mean in the two harmless runs (no burst; the burst with the larger pool);
+    `trapped_mean`: its mean between burst and control in the trapped run; `told_s`: when it had exceeded the harmless
+    maximum for two windows in a row (infinite: never); `lead_s`: that much before the hit rate fell below `COLLAPSED`
+    for good."""
+
+    signal: str
+    harmless_max: float
+    trapped_mean: float
+    told_s: float
+    lead_s: float
+
+
+def leads(runs: Runs, root: Path | None = None) -> list[Lead]:
+    """Of every signal, in the first seed."""
     seed = int(runs["burst"][0].meta["seed"])
     frames = {arm: signals(runs[arm][0], folder_of(arm, seed, root)) for arm in ("twin", "large-pool", "burst")}
-    collapse = collapsed_s(runs["burst"][0])
-    rows = []
+    collapse, found = collapsed_s(runs["burst"][0]), []
     for name, words in SIGNALS.items():
         means = {arm: frame.groupby(frame["time_s"] // BIN_S)[name].mean() for arm, frame in frames.items()}
-        harmless = max(means["twin"].max(), means["large-pool"].max())
+        harmless = float(max(means["twin"].max(), means["large-pool"].max()))
         above = means["burst"] > harmless
         told = means["burst"].index[(above & above.shift(-1, fill_value=False)).to_numpy()]
         told_s = float(told[0] * BIN_S + 2 * BIN_S) if len(told) else float("inf")
         between = frames["burst"]["time_s"].between(BURST_S[1], CONTROL_S)
-        rows.append((words, harmless, frames["burst"].loc[between, name].mean(), told_s, collapse - told_s))
-    return pd.DataFrame(rows, columns=["signal", "harmless_max", "trapped_mean", "told_s", "lead_s"])
+        mean = float(frames["burst"].loc[between, name].mean())
+        found.append(Lead(words, harmless, mean, told_s, collapse - told_s))
+    return found
+
+
+def warnings(runs: Runs, root: Path | None = None) -> pd.DataFrame:
+    """`leads` as a table."""
+    return pd.DataFrame(leads(runs, root))
 
 
 def collapsed_s(run: Records) -> float:
@@ -221,3 +236,21 @@ def findings(runs: Runs) -> str:
             words += f" ({met} as expected)"
         parts.append(f"{words}; {group['calls_after'].median():.0f} calls after second {CONTROL_S:.0f}.")
     return "\n".join(parts)
+
+
+def signal_findings(runs: Runs) -> str:
+    """Which signals told in time, in words."""
+    collapse, parts = collapsed_s(runs["burst"][0]), []
+    for row in leads(runs):
+        if not np.isfinite(row.told_s):
+            words = "never rose above what it showed in the two harmless runs"
+        elif not np.isfinite(collapse):
+            words = f"exceeded its harmless maximum at second {row.told_s:.0f}"
+        else:
+            side = "before" if row.lead_s > 0 else "after"
+            words = f"exceeded its harmless maximum {abs(row.lead_s):.0f} s {side} the collapse"
+        parts.append(
+            f"- **{row.signal}** {words} ({row.trapped_mean:.2f} on average in the trap, {row.harmless_max:.2f})."
+        )
+    when = f"at second {collapse:.0f}" if np.isfinite(collapse) else "never for good"
+    return f"The hit rate fell below {COLLAPSED} {when}.\n" + "\n".join(parts)

@@ -11,8 +11,9 @@ from artifact.reproduce.runner import find_notebooks
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = {path.stem: path for path in find_notebooks(ROOT, [])}
-WITHOUT_CLAIMS = {"fig01", "fig02", "explore_trap", "open_choices", "table1_mechanisms"}
-"""Schematics and sandbox of the fluid model, our own sweep, and a table: what is published has no numbers to judge."""
+WITHOUT_CLAIMS = {"fig01", "fig02", "explore_trap", "open_choices", "table1_mechanisms", "trap_on_cpu"}
+"""Schematics and sandbox of the fluid model, our own sweep, a table, our demonstration: what is published has no
+numbers to judge."""
 MAPS = ("fig07_surge_map", "fig08_recoverable_load", "fig09_classification", "fig10_post_surge")
 RUNNER_PARAMETERS = {"profile", "source", "seeds", "workers", "scheduler"}
 MAIN = ("fig03_workload", "fig04_trap", "fig05_residual_sessions", "fig06_sustaining_loop")
