@@ -185,7 +185,8 @@ def _entry(claim_id: str, evaluator: Evaluator | None, runs: Runs, source: str) 
         if evaluator is None:
             raise NotObserved("no evaluator is written for it")
         found = evaluate(evaluator, runs)
-        verdict = judge(evaluator.claim, found.obtained, simulated=sources != ["hw"])
+        # Measured and simulated runs together are a comparison of the two: measured enough to be judged.
+        verdict = judge(evaluator.claim, found.obtained, simulated="hw" not in sources)
     except NotObserved as reason:
         found, verdict = Evaluation(None, (), ""), Verdict(Outcome.NOT_EVALUATED, str(reason))
     return _unevaluated(claim_id, evaluator is not None).model_copy(
