@@ -127,7 +127,7 @@ def run_trap(
     todo = {name: path for name, path in paths.items() if not path.is_dir()}
     small = {name: path for name, path in todo.items() if ARMS[name].pool == 1}
     nominal, machine = load_deployment(DEPLOYMENT), machine or Machine()
-    size = _recorded_size(paths.values())
+    size = _recorded_size(paths.values()) if todo else None
     if todo and size is None:
         with serving(nominal, "none", machine=machine, say=say) as served:
             size = Size.of(reference_speed(nominal), nominal.capacities().prefill_cache_tokens)

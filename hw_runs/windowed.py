@@ -6,6 +6,7 @@ from its own counter.
 """
 
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -51,7 +52,7 @@ def decode_windows(run: Records, width_s: float, instances: int) -> pd.DataFrame
     per_s = (calls["output"].to_numpy() - 1) / (finished - first)
     context = (calls["prompt"] + calls["output"] / 2).to_numpy()
     rows = []
-    for low, high in zip(edges[:-1], edges[1:], strict=True):
+    for low, high in pairwise(edges.tolist()):
         here = (first < high) & (finished > low)
         begin, end = np.maximum(first[here], low), np.minimum(finished[here], high)
         beside = np.clip(np.minimum(end, end[:, None]) - np.maximum(begin, begin[:, None]), 0, None)

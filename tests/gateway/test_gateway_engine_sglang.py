@@ -6,11 +6,9 @@ The tiny model has no tokenizer, so calls are SGLang's own `/generate` with toke
 import asyncio
 import json
 import random
-import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +21,9 @@ from fake_upstream import serving
 from artifact.control.policy import Policy
 from artifact.gateway.app import Gateway
 from artifact.gateway.config import Engine, EnginePriority, GatewayConfig
+from hw_runs.commands import router_words
+from hw_runs.deployment import Instance
+from hw_runs.processes import Command, Probe, Process, free_port
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "engine_support"))
 from basin_engine_support import serve
@@ -33,11 +34,6 @@ ORDERED = ["--enable-priority-scheduling"]
 POOL = 4096
 SMALL = {"prefill": ["--max-total-tokens", str(POOL)], "decode": ["--max-total-tokens", str(POOL)]}
 ONE_AT_A_TIME = ["--max-running-requests", "1"]
-_ROUTER = """
-import basin_engine_support.torchvision_cpu
-from sglang_router.launch_router import main
-main()
-"""
 
 
 @dataclass
@@ -50,29 +46,22 @@ class PD:
 @contextmanager
 def router(deployment: serve.Deployment) -> Iterator[tuple[str, str]]:
     """SGLang's router before the pair; its URL and that of its metrics."""
-    port, metrics = serve.free_port(), serve.free_port()
-    (prefill,), (decode,) = deployment.prefills, deployment.decodes
-    words = ["--pd-disaggregation", "--prefill", prefill.url, str(prefill.bootstrap_port), "--decode", decode.url]
+    port, metrics = free_port(), free_port()
+    workers = [
+        Instance(role=engine.role, port=engine.port, bootstrap_port=engine.bootstrap_port)
+        for engine in (*deployment.prefills, *deployment.decodes)
+    ]
+    words = [str(serve.PYTHON), "-m", "basin_engine_support.router", *router_words(workers)]
     words += ["--host", "127.0.0.1", "--port", str(port), "--prometheus-port", str(metrics), "--policy", "round_robin"]
     words += ["--worker-startup-timeout-secs", "120", "--disable-retries"]
-    log = prefill.log.with_name("router.log")
-    with log.open("w") as out:
-        process = subprocess.Popen([str(serve.PYTHON), "-c", _ROUTER, *words], stdout=out, stderr=subprocess.STDOUT)
+    url = f"http://127.0.0.1:{port}"
+    command = Command("router", tuple(words), ready=Probe(url + "/generate", ask(prompt(0), 2)))
+    process = Process(command, deployment.prefills[0].log.parent)
     try:
-        url = f"http://127.0.0.1:{port}"
-        warm = ask(prompt(0), 2)
-        end = time.monotonic() + 180
-        while True:  # it answers at once, but has workers only when its own checks have found them
-            with suppress(OSError):
-                serve.post(url + "/generate", warm, timeout=30)
-                break
-            if process.poll() is not None or time.monotonic() > end:
-                raise RuntimeError(f"the router did not start: {log.read_text(errors='replace')[-3000:]}")
-            time.sleep(0.5)
+        process.wait_ready(180)
         yield url, f"http://127.0.0.1:{metrics}"
     finally:
-        process.kill()
-        process.wait(30)
+        process.stop()
 
 
 @contextmanager

