@@ -196,6 +196,21 @@ def test_recorded_runs_are_compared_run_by_run() -> None:
     assert entry.verdict is Outcome.REPRODUCED and entry.obtained == pytest.approx([0.08] * 6)
 
 
+@pytest.mark.parametrize("off_ms", [0.0, 2.0])
+def test_the_decode_fit_leaves_what_is_not_linear_in_batch_and_context(off_ms: float) -> None:
+    """A call alone in each two-minute window; a token takes 5 ms and 10 ns a context token, in the second of two equal
+    contexts `off_ms` longer: the fit goes through the middle and leaves half of that."""
+    calls = []
+    for number in range(40):
+        context, begin = 10_000 * (1 + number // 2), 120.0 * number
+        token_s = 0.005 + 1e-8 * context + number % 2 * off_ms / 1000
+        finished = begin + 1 + 1000 * token_s
+        calls.append(call(begin, 1.0, prompt_tokens=context - 500, output_tokens=1001, finished_s=finished))
+    made = records(calls, [session("s")], [sample(0.0)], 4800.0, source="hw")
+    names = [hw(arm(setting, policy)) for setting in ON_1P3D for policy in CALIBRATED]
+    assert value("A-fid-rmse", {name: [made] for name in names}).obtained == pytest.approx(off_ms / 2, abs=0.01)
+
+
 def test_without_recorded_runs_it_says_which_are_missing() -> None:
     names = [arm("swe", policy) for policy in ("thunderagent", "crossflow", "composition")]
     runs = {name: [run(46)] for name in names}

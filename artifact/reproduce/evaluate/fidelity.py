@@ -13,6 +13,7 @@ from math import nan
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from artifact.metrics import end_state, goodput
 from artifact.records.schema import Records
@@ -126,6 +127,19 @@ def held_out(errors: dict[str, float]) -> list[float]:
 @_recorded("A-fid-swe-over", arms(["swe"], OVERESTIMATED))
 def swe_overestimated(errors: dict[str, float]) -> dict[str, float]:
     return {name: 1 + one for name, one in zip(OVERESTIMATED, errors.values(), strict=True)}
+
+
+@evaluates("A-fid-rmse", pooled=True, arms=[hw(name) for name in arms(ON_1P3D, CALIBRATED)])
+def decode_step(*measured: Seeds) -> float:
+    """RMSE in ms of a decode step linear in batch and context over two-minute windows, fitted as `basin calibrate-runs`
+    does. The paper's fit has three runs more, on SWE-bench Pro."""
+    from hw_runs.calibrate import WINDOW_S, fit
+    from hw_runs.windowed import decode_windows
+
+    instances = HARDWARE[ON_1P3D[0]].gpus[1]
+    steady = pd.concat([decode_windows(run, WINDOW_S, instances) for runs in measured for run in runs])
+    columns = {"fixed": np.ones(len(steady)), "request": steady["batch"], "context": steady["context"]}
+    return 1000 * fit({name: np.asarray(c) for name, c in columns.items()}, steady["itl_s"].to_numpy(), "s").rmse
 
 
 # Simulated alone -----------------------------------------------------------------------------------------------------
