@@ -92,8 +92,8 @@ def after_runs(
 ) -> Summaries:
     """Summaries of arms "<tier>-<surge>-<share>/<policy>". Base loads are half the reference overload rate, measured as
     for Fig. 10; within a seed and surge all runs of a policy are the same until arrivals change at its end."""
-    shares = {"smoke": SHARES[::2][:1], "quick": SHARES[::2], "full": SHARES}[profile]
-    tiers = {"gpu": 0.0} if profile == "smoke" else AFTER_TIERS
+    shares = {"smoke": SHARES[:1], "quick": SHARES[::4], "full": SHARES}[profile]
+    tiers = AFTER_TIERS if profile == "full" else {"gpu": AFTER_TIERS["gpu"]}
     resources = Resources(workers, scheduler)
     engines = {tier: deployment(H200_1P3D, ratio) for tier, ratio in tiers.items()}
     limits = overload(list(engines.values()), plan(profile), resources) if source == "sim" else {}
@@ -149,6 +149,14 @@ TRIGGERS = HOST_SURGES | {"late": LATES["late"]} | GPU_SURGES | {"gpu-late": LAT
 LARGEST = ("x8", "x6-40m")
 """The two finite surges that bring most sessions."""
 
+FIVE = ("x5", "x8", "gpu-x5", "1p1d-x4", "late")
+"""Ours: the "five ablation triggers". The text places the three plotted ones, ×8 and, by the range of the earlier
+controller across triggers (up to 0.95, its value during recovery), a late one among them."""
+PLOTTED = ("x5", "gpu-x5", "1p1d-x4")
+SENSITIVE = {name: (TRIGGERS | OVERLOADS)[name] for name in (*FIVE, "overload")}
+SHORT = ("x5", "overload")
+"""The default surge and overload, for small profiles."""
+
 BASIN = {"basin": Variant("basin")}
 REMOVED = {
     name: Variant(name)
@@ -168,9 +176,10 @@ def _cells(settings: dict[str, Setting], variants: dict[str, Variant]) -> dict[s
 
 def ablation_cells(profile: str) -> dict[str, Cell]:
     """Basin and its ablations in every trigger and in overload, and each other form of admission where the paper
-    reports it; the default surge and overload only at the smoke profile."""
-    if profile == "smoke":
-        return _cells({"x5": HOST_SURGES["x5"], "overload": OVERLOADS["overload"]}, BASIN | REMOVED)
+    reports it; fewer triggers and the ablations only at the quick profile, two at the smoke profile."""
+    if profile != "full":
+        names = SHORT if profile == "smoke" else tuple(SENSITIVE)
+        return _cells({name: SENSITIVE[name] for name in names}, BASIN | REMOVED)
     always = {name: (HOST_SURGES | OVERLOADS | STEADY)[name] for name in (*LARGEST, "overload", STEADY_PEAK)}
     return {
         **_cells(TRIGGERS | OVERLOADS, BASIN | REMOVED),
@@ -182,12 +191,6 @@ def ablation_cells(profile: str) -> dict[str, Cell]:
 
 # Figure 24 ---------------------------------------------------------------------------------------------------------
 
-FIVE = ("x5", "x8", "gpu-x5", "1p1d-x4", "late")
-"""Ours: the "five ablation triggers". The text places the three plotted ones, ×8 and, by the range of the earlier
-controller across triggers (up to 0.95, its value during recovery), a late one among them."""
-PLOTTED = ("x5", "gpu-x5", "1p1d-x4")
-SENSITIVE = {name: (TRIGGERS | OVERLOADS)[name] for name in (*FIVE, "overload")}
-SHORT = ("x5", "overload")
 PARAMETERS = {
     name: Variant(
         "basin", {field: value for field, value in asdict(p).items() if value != getattr(BasinParameters(), field)}
@@ -205,20 +208,21 @@ ESTIMATES = {**PERTURBED, TRUE_PEAKS: Variant(TRUE_PEAKS)}
 
 
 def parameter_cells(profile: str) -> dict[str, Cell]:
-    """Every parameter lower and higher, and the cliff scaled; short of the full profile in the default surge and in
-    overload only, and at the smoke profile only two parameters."""
-    names = tuple(SENSITIVE) if profile == "full" else SHORT
+    """Every parameter lower and higher, and the cliff scaled; in the default surge only at the quick profile, and only
+    two parameters, there and in overload, at the smoke profile."""
     few = {name: v for name, v in PARAMETERS.items() if name.split(":")[0] in ("interval_s", "shed_after_s")}
-    triggers = {name: SENSITIVE[name] for name in names}
-    scaled = {name: setting for name, setting in triggers.items() if name in SCALED}
+    short = _cells({name: SENSITIVE[name] for name in SHORT}, BASIN | few)
     if profile == "smoke":
-        return _cells(triggers, BASIN | few)
-    return _cells(triggers, BASIN | PARAMETERS) | _cells(scaled, CLIFFS)
+        return short
+    triggers = SENSITIVE if profile == "full" else {"x5": SENSITIVE["x5"]}
+    scaled = {name: setting for name, setting in triggers.items() if name in SCALED}
+    return short | _cells(triggers, BASIN | PARAMETERS) | _cells(scaled, CLIFFS)
 
 
 def estimate_cells(profile: str) -> dict[str, Cell]:
-    """The predictor, true and perturbed peaks, and the earlier controller; at the smoke profile in two triggers."""
-    names = SHORT if profile == "smoke" else tuple(SENSITIVE)
+    """The predictor, true and perturbed peaks, and the earlier controller; in the triggers plotted and in overload at
+    the quick profile, in two at the smoke profile."""
+    names = {"smoke": SHORT, "quick": (*PLOTTED, "overload"), "full": tuple(SENSITIVE)}[profile]
     return _cells({name: SENSITIVE[name] for name in names}, BASIN | {PROTOTYPE: Variant(PROTOTYPE)} | ESTIMATES)
 
 

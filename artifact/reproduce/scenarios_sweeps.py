@@ -70,11 +70,11 @@ TRACE_A = {at("a", rate): CODER[at("coder", rate)]._replace(process="bailian-a")
 
 
 def bailian_cells(profile: str) -> dict[str, Cell]:
-    """Coder arrivals at every load, trace A at the highest and HiCache under Poisson arrivals; the two highest loads of
-    the first at the smoke profile."""
+    """Coder arrivals at every load, trace A at the highest and HiCache under Poisson arrivals; short of the full
+    profile at the two highest loads."""
     coder, outputs3 = CODER, CODER_OUTPUTS3
-    if profile == "smoke":
-        coder, outputs3 = dict(list(CODER.items())[-2:]), dict(list(CODER_OUTPUTS3.items())[-1:])
+    if profile != "full":
+        coder, outputs3 = dict(list(CODER.items())[-2:]), dict(list(CODER_OUTPUTS3.items())[-2:])
     return {
         **cells(coder, BAILIAN_POLICIES),
         **cells(outputs3, BAILIAN_POLICIES),
@@ -96,12 +96,13 @@ HOST_POLICIES = ("thunderagent", "composition", "basin")
 
 
 def host_cells(profile: str) -> dict[str, Cell]:
-    """The three systems at every host tier, steady and surged; the earlier controller at the largest. At the smoke
-    profile the surge with the smallest tier only."""
+    """The three systems at every host tier, steady and surged; the earlier controller at the largest. At the quick
+    profile one tier only is steady, at the smoke profile the surge with the smallest tier is all."""
     if profile == "smoke":
         return cells({"host1": HOSTS["host1"]}, HOST_POLICIES)
+    steady = HOSTS_STEADY if profile == "full" else {"host1-steady": HOSTS_STEADY["host1-steady"]}
     return {
-        **cells(HOSTS | HOSTS_STEADY, HOST_POLICIES),
+        **cells(HOSTS | steady, HOST_POLICIES),
         **cells({"host8": HOSTS["host8"]}, (PROTOTYPE,)),
     }
 
@@ -120,19 +121,13 @@ profiled critical rate, 29 a minute; so the load can be no less."""
 
 def router_cells(profile: str) -> dict[str, Cell]:
     """Every system under every router after the surge, and those of which the text speaks at steady load; at the quick
-    profile fewer of them, at the smoke profile one router at steady load."""
-    if profile == "smoke":
-        return cells(
-            {"least_loaded-steady": ROUTED_STEADY["least_loaded-steady"]}, ("hicache", "thunderagent", "basin")
-        )
+    profile only these and with least-loaded routing, at the smoke profile steady load only."""
+    if profile == "full":
+        return {**cells(ROUTED, ROUTER_POLICIES), **cells(ROUTED_STEADY, STEADY_ROUTER_POLICIES)}
+    found = cells({"least_loaded-steady": ROUTED_STEADY["least_loaded-steady"]}, STEADY_ROUTER_POLICIES)
     if profile == "quick":
-        return {
-            **cells(ROUTED, ("hicache", "continuum", "basin")),
-            **cells(
-                {"least_loaded-steady": ROUTED_STEADY["least_loaded-steady"]}, ("hicache", "thunderagent", "basin")
-            ),
-        }
-    return {**cells(ROUTED, ROUTER_POLICIES), **cells(ROUTED_STEADY, STEADY_ROUTER_POLICIES)}
+        found |= cells({"least_loaded": ROUTED["least_loaded"]}, STEADY_ROUTER_POLICIES)
+    return found
 
 
 def router_profiles(runs: Mapping[str, object]) -> list["Profiled"]:
@@ -170,8 +165,8 @@ loads of Figures 14, 15, 16 and 19 without their surges, and the lightest loads 
 
 
 def control_cells(profile: str) -> dict[str, Cell]:
-    """Every system in every control; at the quick profile in those of Fig. 14, at the smoke profile in one."""
-    count = {"smoke": 1, "quick": len(SIX), "full": len(CONTROLS)}[profile]
+    """Every system in every control; at the quick profile in the first three, at the smoke profile in one."""
+    count = {"smoke": 1, "quick": 3, "full": len(CONTROLS)}[profile]
     return cells(dict(list(CONTROLS.items())[:count]), POLICIES)
 
 
