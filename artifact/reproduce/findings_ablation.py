@@ -28,7 +28,8 @@ Summaries = Mapping[str, Sequence[Summary]]
 
 def switch_findings(runs: Mapping[str, Sequence[Records]]) -> str:
     """Figure 21."""
-    lines = [f"Medians over {len(runs['late/basin'])} seeds, switched on at minute {LATE_MIN:g}:", ""]
+    count = len(runs["late/basin"])
+    lines = [f"Switched on at minute {LATE_MIN:g}, {f'medians over {count} seeds' if count > 1 else 'one seed'}:", ""]
     for name, seeds in runs.items():
         if name.startswith("late/"):
             minutes = over_seeds([drained_after_min(run) for run in seeds])
