@@ -25,6 +25,8 @@ FITTED_CLAIMS = ("B-wl-swebench", "B-wl-gap", "B-wl-shapes")
 """Claims that the stand-in for the replayed sessions is made to meet: fitted, never validated."""
 
 HEAD_TOKENS, OUTPUT_TOKENS, TOOL_TOKENS = 2_000, 300, 1_000
+TRACE_HEAD_TOKENS = 1_200
+"""Instructions common to all replayed sessions: first prompts of public mini-SWE-agent recordings begin at 1.1K."""
 CUT_TOKENS = 38_000
 SESSIONS = 256
 """Different think times; more than a 90-minute run has arrivals at the main load."""
@@ -77,7 +79,7 @@ def _replayed(rng: random.Random, number: int, cut_tokens: int | None) -> Trajec
     """Lognormal laws whose parameters were chosen by trial, for the published medians and shares to come out."""
     turns = max(round(_lognormal(rng, 42, 0.55)), 5)
     effort = _lognormal(rng, 1.0, 0.35)
-    first = HEAD_TOKENS + round(_lognormal(rng, 1_200, 0.6))
+    first = TRACE_HEAD_TOKENS + round(_lognormal(rng, 1_600, 0.6))
     outputs = [max(round(_lognormal(rng, 130, 0.7)), 10) for _ in range(turns)]
     tools = [max(round(_lognormal(rng, 180 * effort, 1.25)), 5) for _ in range(turns - 1)]
     gaps = [0.0, *(_gap(rng) for _ in range(turns - 1))]
@@ -91,7 +93,7 @@ def _replayed(rng: random.Random, number: int, cut_tokens: int | None) -> Trajec
         new_tokens=tuple(new[:kept]),
         output_tokens=tuple(outputs[:kept]),
         gap_before_s=tuple(gaps[:kept]),
-        shared_head_tokens=HEAD_TOKENS,
+        shared_head_tokens=TRACE_HEAD_TOKENS,
     )
 
 

@@ -120,8 +120,8 @@ class Calibration(Quantities):
 class ColocatedCalibration(Quantities):
     """One engine that prefills and decodes in one batch (paper B), of one GPU and model.
 
-    Time of one step: fixed + running requests x per_request + context tokens x per_context_token + sum over the
-    prompt tokens it computes of (per_token + position x per_token_position).
+    Time of one step: fixed + running requests x per_request + context tokens x per_context_token (in a step that also
+    computes prompt tokens: x per_context_token_mixed) + sum over those of (per_token + position x per_token_position).
     """
 
     kind: Literal["colocated"]
@@ -138,6 +138,8 @@ class ColocatedCalibration(Quantities):
     fixed_s: Quantity
     per_request_s: Quantity
     per_context_token_s: Quantity
+    per_context_token_mixed_s: Quantity
+    """Attention of decoding requests is slower in a batch that holds prompts, too, whose kernel is made for those."""
     per_token_s: Quantity
     per_token_position_s: Quantity
     host_load_tokens_per_s: Quantity

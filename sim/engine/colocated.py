@@ -209,7 +209,7 @@ class ColocatedEngine:
     def _step(self, chunks: list[tuple[EngineCall, int]], fetched: int) -> None:
         """One step with these chunks, and a token for every decoding request if it is a mixed one."""
         c = self.costs
-        duration = c.decode_step_s(len(self.running), self.context) if self.mixed else c.decode_step_s(len(chunks), 0)
+        duration = c.mixed_step_s(len(self.running), self.context) if self.mixed else c.decode_step_s(len(chunks), 0)
         duration += fetched * c.host_load_token_s
         for call, tokens in chunks:
             duration += c.chunk_s(call.position, tokens)
@@ -429,8 +429,8 @@ class SGLangEngine(ColocatedEngine):
     mixed = False
     flush_preempts = False
 
-    NEW_TOKEN_RATIO = 0.7
-    """Share of running requests' remaining output held back (SGLang's initial value at conservativeness 1)."""
+    NEW_TOKEN_RATIO = 0.7 * 0.14
+    """Share of running requests' remaining output held back: what SGLang's estimate decays to within 600 steps."""
 
     def _held_back(self) -> int:
         return round(self.NEW_TOKEN_RATIO * sum(end - self._clock for end, _, _ in self._ends))

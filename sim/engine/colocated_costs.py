@@ -21,6 +21,7 @@ class ColocatedCosts:
     fixed_s: float
     request_s: float
     context_s: float
+    mixed_context_s: float
     prefill_token_s: float
     prefill_position_s: float
     host_load_token_s: float
@@ -37,6 +38,7 @@ class ColocatedCosts:
             fixed_s=c.fixed_s.value,
             request_s=c.per_request_s.value,
             context_s=c.per_context_token_s.value,
+            mixed_context_s=c.per_context_token_mixed_s.value,
             prefill_token_s=c.per_token_s.value,
             prefill_position_s=c.per_token_position_s.value,
             host_load_token_s=1 / c.host_load_tokens_per_s.value,
@@ -47,6 +49,10 @@ class ColocatedCosts:
     def decode_step_s(self, requests: float, context: float) -> float:
         """Length of a step of so many requests and context tokens, without prefill."""
         return self.fixed_s + requests * self.request_s + context * self.context_s
+
+    def mixed_step_s(self, requests: float, context: float) -> float:
+        """The same for a step with prompt tokens, before what these add."""
+        return self.fixed_s + requests * self.request_s + context * self.mixed_context_s
 
     def chunk_s(self, position: int, tokens: int) -> float:
         """What a chunk of a prompt that begins at `position` adds to its step."""
