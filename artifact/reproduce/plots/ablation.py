@@ -14,6 +14,7 @@ from artifact.records.schema import Records
 from artifact.reproduce.compare import ratio
 from artifact.reproduce.evaluate.sensitivity import changes
 from artifact.reproduce.figures import (
+    BLACK,
     BLUE,
     GREEN,
     GREY,
@@ -112,7 +113,7 @@ def engaged(seeds: Sequence[Records], control: str) -> np.ndarray:
 
 # Figure 22 -----------------------------------------------------------------------------------------------------------
 
-AFTER_STYLES = STYLES | {PRIORITY_ONLY: ("Basin, priority only", SKY)}
+AFTER_STYLES = STYLES | {PRIORITY_ONLY: ("Basin, priority only", BLACK)}
 
 
 def figure_22(runs: Summaries) -> tuple[Figure, pd.DataFrame]:
@@ -132,8 +133,8 @@ def figure_22(runs: Summaries) -> tuple[Figure, pd.DataFrame]:
         here = found[found["setting"].str.contains(f"-{surge}-")]
         drawn.append(lines(axes[place], here, "goodput", AFTER_STYLES).assign(panel=surge))
         drawn.append(lines(axes[2 + place], here, "wait_p90_s", AFTER_STYLES).assign(panel=surge))
-        axes[place].set(ylim=(0, None), ylabel="Goodput (sessions/h)")
-        axes[2 + place].set_ylabel("p90 wait (s)")
+        axes[place].set(xlim=(0, 1), ylim=(0, None), ylabel="Goodput (sessions/h)")
+        axes[2 + place].set(xlim=(0, 1), ylabel="p90 wait (s)")
         log_axis(axes[2 + place], ticks=SECONDS[1:])
         under(axes[2 + place], "ab"[place], title, "λr / λref")
     legend(fig, found, AFTER_STYLES)
