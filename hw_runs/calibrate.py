@@ -17,6 +17,7 @@ from artifact.metrics import cache_tokens, windows
 from artifact.records.schema import Records
 from artifact.reproduce.paths import repository_root
 from hw_runs.deployment import Deployment
+from hw_runs.fidelity import compare, words
 from hw_runs.windowed import colocated_windows, decode_windows, lone_prefills, transfer_windows
 from sim.calibration.model import Calibration, ColocatedCalibration, Quantity, calibration
 from sim.fit import with_values
@@ -217,23 +218,31 @@ def calibrate_runs(
     runs: Annotated[list[Path], typer.Argument(help="Folders of recorded runs, or folders that hold such.")],
     out: Annotated[Path, typer.Option(help="The calibration file to write (YAML); the simulator takes its path.")],
     window_s: Annotated[float, typer.Option(help="Width of the windows; the paper's are two minutes.")] = WINDOW_S,
+    held_out: Annotated[list[Path] | None, typer.Option(help="Runs to predict with it (repeatable).")] = None,
 ) -> None:
     """Fit the simulator's costs and the hit curve to recorded RUNS of one deployment."""
     console = Console(highlight=False)
     try:
-        found = calibrate(load_runs(runs), window_s)
+        used = load_runs(runs)
+        found = calibrate(used, window_s)
+        others = load_runs(held_out) if held_out else []
     except ValueError as error:
         console.print(f"error: {error}", style="red", markup=False)
         raise typer.Exit(2) from error
     out.write_text(yaml.safe_dump(found.calibration.model_dump(mode="json"), sort_keys=False))
-    table = Table("number", "fitted", "unit", "origin")
+    numbers = Table("number", "fitted", "unit", "origin")
     for name, quantity in found.calibration.quantities():
-        table.add_row(name, f"{quantity.value:.4g}", quantity.unit, quantity.origin)
-    console.print(table)
+        numbers.add_row(name, f"{quantity.value:.4g}", quantity.unit, quantity.origin)
+    console.print(numbers)
     for name, one in found.fits.items():
         console.print(f"{name}: {one.words()}")
     console.print(_hit_words(found.hits))
     console.print(f"written to {out}")
+    for label, chosen in (("calibration runs", used), ("held-out runs", others)):
+        if chosen:
+            table = compare(chosen, found.calibration)
+            console.print(f"{label}: {words(table)}")
+            console.print(table.round(3).to_string(index=False), markup=False)
 
 
 def _hit_words(hits: RampFit | None) -> str:

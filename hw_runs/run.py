@@ -143,7 +143,9 @@ def one_run(
         counts = populations(run.ramp, sessions, unloaded, cache)
         changes = ladder(run.ramp, run.scenario.policy, counts)
         run = _with_load(run, supply(run.scenario.load, counts, sessions, unloaded))
-    scenario = run.scenario
+    plan = plan_sessions(run.scenario.load, sessions, run.scenario.seed, unloaded)
+    inside = sum(session.group == "warm" for session in plan)
+    scenario = _with_load(run, run.scenario.load.model_copy(update={"warm_sessions": inside})).scenario
     empty_caches(deployment)
     scraper = Scraper(deployment, {p.command.name: p.pid for p in served.processes}, scenario.sample_s, on_second)
     meta = {
@@ -160,7 +162,7 @@ def one_run(
     try:
         with served.gateway("none", profile if profile.is_file() else None, say):
             records = replay(
-                plan_sessions(scenario.load, sessions, scenario.seed, unloaded),
+                plan,
                 Target(
                     deployment.gateway_url,
                     model=deployment.model.served_name,

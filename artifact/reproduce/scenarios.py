@@ -85,8 +85,8 @@ def trap_runs(
     rate_per_min: float = TRAP_RATE_PER_MIN,
 ) -> Runs:
     """The arms `names` of `trap_h100`, one `Records` a seed: simulated (source "sim", seeds as `seeds_for` gives
-    them), or recorded on hardware ("hw", see `recorded`). Raises `ValueError` for another source, and for a trace or a
-    rate of one's own with "hw", where nothing can be run."""
+    them), or recorded on hardware ("hw", see `recorded`; what is missing is run where this machine can). Raises
+    `ValueError` for another source, and for a trace or a rate of one's own with "hw"."""
     if source == "sim":
         from artifact.reproduce.notebook import seeds_for  # brings the drawing, slow to import
 
@@ -96,9 +96,18 @@ def trap_runs(
         raise ValueError(f"source {source!r} is none of sim, hw")
     if trace is not None or rate_per_min != TRAP_RATE_PER_MIN:
         raise ValueError(
-            "source 'hw' only loads what was recorded: leave trace and rate_per_min as they are, or use sim"
+            "source 'hw' runs the published set-up only: leave trace and rate_per_min as they are, or use sim"
         )
-    return recorded(TRAP_DEPLOYMENT, names, seeds)
+    return on_hardware(TRAP_DEPLOYMENT, names, seeds)
+
+
+def on_hardware(deployment: str, names: Sequence[str], seeds: Iterable[int] | None = None) -> Runs:
+    """`recorded`, after what is missing has been run where this machine has the engines and GPUs for it."""
+    from hw_runs.missing import record_missing
+
+    given = tuple(seeds) if seeds is not None else None
+    record_missing(deployment, names, given)
+    return recorded(deployment, names, given)
 
 
 def recorded(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from artifact.metrics import Interval
 from artifact.reproduce.paths import check_profile
-from artifact.reproduce.scenarios import MINUTE, Arms, Runs, recorded, run_arms
+from artifact.reproduce.scenarios import MINUTE, Arms, Runs, on_hardware, run_arms
 from artifact.workload.load import Load, RateChange, Surge
 
 if TYPE_CHECKING:
@@ -215,4 +215,4 @@ def comparison_runs(
         return run_arms(arms, workers, scheduler, "compared systems")
     if source != "hw":
         raise ValueError(f"source {source!r} is none of sim, hw")
-    return recorded("policies", [arm(name, policy) for name in settings for policy in policies], seeds)
+    return on_hardware("policies", [arm(name, policy) for name in settings for policy in policies], seeds)

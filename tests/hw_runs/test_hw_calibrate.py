@@ -16,6 +16,7 @@ from artifact.records.schema import Records
 from artifact.workload.load import Load
 from hw_runs.calibrate import calibrate, calibrate_runs, fit, hit_curve_fit, load_runs
 from hw_runs.deployment import load_deployment
+from hw_runs.fidelity import compared
 from hw_runs.scrape import FILE, SCHEMA
 from hw_runs.windowed import STEPS, TRANSFER_MS, TRANSFERS, busy, decode_windows, lone_prefills, overlap, share
 from sim.calibration.model import any_calibration, calibration
@@ -187,3 +188,21 @@ def test_what_cannot_be_fitted_is_named(tmp_path, simulated):
     save(run, Path(tmp_path / "colocated"), "cpu-vllm")
     with pytest.raises(ValueError, match="which a colocated engine's fit needs"):
         calibrate(load_runs([tmp_path / "colocated"]), 5.0)
+
+
+def test_a_calibration_is_compared_with_what_it_was_fitted_to_and_with_others(simulated, tmp_path):
+    """On runs of the simulator itself, the comparison is that of a run with its twin from nearly the same costs."""
+    app = Typer()
+    app.command()(calibrate_runs)
+    words = [str(simulated / "run0"), str(simulated / "run1"), "--out", str(tmp_path / "c.yaml")]
+    result = CliRunner().invoke(app, [*words, "--held-out", str(simulated / "run2")])
+    assert result.exit_code == 0, result.output
+    assert "calibration runs: hit rate off by" in result.output and "end state right in 1 of 1" in result.output
+
+
+def test_the_truth_predicts_itself(simulated):
+    """With the very costs, the same calls come out; only the host's own file of the calibration differs."""
+    measured = Records.load(simulated / "run1")
+    row = compared(simulated / "run1", measured, calibration("h100"))
+    assert (row.hit, row.calls, row.goodput, row.end) == (row.hit_sim, row.calls_sim, row.goodput_sim, row.end_sim)
+    assert row.calls > 1000 and row.end == "healthy"

@@ -1,7 +1,7 @@
 """Checks before the start, on machines that lack something, and after it, on engines that say something else."""
 
 import pytest
-from conftest import FakeMachine, h200
+from fake_machine import FakeMachine, h200
 
 from artifact.control.capacity import Capacities
 from hw_runs.checks import Machine, Reported, cache_labels, deviations, parse_gpus, problems

@@ -64,7 +64,7 @@ def test_what_cannot_be_recorded_is_refused():
     with pytest.raises(ValueError, match="'gpu' is none of sim, hw"):
         trap_runs("gpu", ["none"], "smoke")
     for own in ({"trace": "x.jsonl"}, {"rate_per_min": 2.0}):
-        with pytest.raises(ValueError, match="only loads what was recorded"):
+        with pytest.raises(ValueError, match="runs the published set-up only"):
             trap_runs("hw", ["none"], "smoke", **own)
 
 

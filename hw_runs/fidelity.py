@@ -1,0 +1,103 @@
+"""Simulated against real, run by run: what a calibration fitted to recorded runs predicts of others."""
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pandas as pd
+import yaml
+
+from artifact.metrics import duration_s, goodput, hit_rate
+from artifact.records.schema import Records
+from hw_runs.laptop import workload_file
+from sim.calibration.model import Calibration, ColocatedCalibration
+from sim.fit import with_values
+from sim.run import run
+from sim.scenario import Scenario
+
+HEALTHY, COLLAPSED = 0.8, 0.45
+"""Hit rates of health (at least) and of collapse (at most), over the last third of a run."""
+
+
+class Compared(NamedTuple):
+    """One run: hit rate, calls answered, goodput (sessions/h) and state at its end, measured and simulated."""
+
+    run: str
+    hit: float
+    hit_sim: float
+    calls: int
+    calls_sim: int
+    goodput: float
+    goodput_sim: float
+    end: str
+    end_sim: str
+
+
+def predicted(measured: Records, calibration: Calibration | ColocatedCalibration) -> Records:
+    """The run's scenario on the simulator, with the capacities that its engines reported."""
+    scenario = Scenario.model_validate(measured.meta["scenario"])
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "calibration.yaml"
+        path.write_text(yaml.safe_dump(_with_capacities(calibration, measured, scenario).model_dump(mode="json")))
+        deployment = scenario.deployment.model_copy(update={"calibration": str(path)})
+        load = scenario.load.model_copy(update={"workload": workload_file(scenario.load.workload)})
+        return run(scenario.model_copy(update={"deployment": deployment, "load": load}))
+
+
+def compare(runs: Sequence[tuple[Path, Records]], calibration: Calibration | ColocatedCalibration) -> pd.DataFrame:
+    """A row a run, in the columns of `Compared`."""
+    return pd.DataFrame([compared(path, measured, calibration) for path, measured in runs])
+
+
+def compared(path: Path, measured: Records, calibration: Calibration | ColocatedCalibration) -> Compared:
+    simulated = predicted(measured, calibration)
+    return Compared(
+        "/".join(path.parts[-3:]),
+        hit_rate(measured),
+        hit_rate(simulated),
+        _answered(measured),
+        _answered(simulated),
+        goodput(measured),
+        goodput(simulated),
+        state(measured),
+        state(simulated),
+    )
+
+
+def state(run: Records) -> str:
+    """By the hit rate of the last third: healthy, collapsed, or between."""
+    end = duration_s(run)
+    hit = hit_rate(run, (end * 2 / 3, end))
+    return "healthy" if hit >= HEALTHY else "collapsed" if hit <= COLLAPSED else "between"
+
+
+def words(table: pd.DataFrame) -> str:
+    """The worst and the mean errors of a comparison."""
+    hit = (table["hit_sim"] - table["hit"]).abs()
+    calls = (table["calls_sim"] / table["calls"] - 1).abs()
+    right = int((table["end"] == table["end_sim"]).sum())
+    return (
+        f"hit rate off by {hit.mean():.3f} on average and {hit.max():.3f} at most, calls answered by "
+        f"{calls.mean():.1%} and {calls.max():.1%}; end state right in {right} of {len(table)}"
+    )
+
+
+def _answered(run: Records) -> int:
+    """Calls with an answer; a simulated run also lists those under way."""
+    return run.calls.num_rows - run.calls.column("finished_s").null_count
+
+
+def _with_capacities(
+    c: Calibration | ColocatedCalibration, measured: Records, scenario: Scenario
+) -> Calibration | ColocatedCalibration:
+    capacity = measured.meta["capacity"]
+    if isinstance(c, ColocatedCalibration):
+        pool = c.pool_tokens.model_copy(update={"value": float(capacity["prefill_cache_tokens"])})
+        return c.model_copy(update={"pool_tokens": pool})
+    deployment = scenario.deployment
+    per_instance = {
+        "prefill.cache_tokens": capacity["prefill_cache_tokens"] / deployment.prefill,
+        "decode.kv_tokens": capacity["decode_kv_tokens"] / deployment.decode,
+    }
+    return with_values(c, per_instance)
