@@ -36,7 +36,20 @@ if TYPE_CHECKING:
 
 CALIBRATIONS = ("h100", "h200")
 NEVER = "never"
-COLUMNS = ["claim", "part", "group", "unit", "published", "obtained", "error", "tolerances", "role", "verdict", "run"]
+COLUMNS = [
+    "paper",
+    "claim",
+    "part",
+    "group",
+    "unit",
+    "published",
+    "obtained",
+    "error",
+    "tolerances",
+    "role",
+    "verdict",
+    "run",
+]
 
 
 # Runs ----------------------------------------------------------------------------------------------------------------
@@ -136,7 +149,8 @@ def rows(entries: Iterable[Entry]) -> pd.DataFrame:
     for entry in entries:
         if entry.source == "sim" and entry.obtained is not None:
             found += _rows(load_claims()[entry.id], entry)
-    found.sort(key=lambda row: (row[COLUMNS.index("role")], -_size(row[COLUMNS.index("error")])))
+    paper, role, far = map(COLUMNS.index, ("paper", "role", "error"))
+    found.sort(key=lambda row: (row[paper], row[role], -_size(row[far])))
     return pd.DataFrame(found, columns=COLUMNS)
 
 
@@ -157,7 +171,19 @@ def _rows(claim: Claim, entry: Entry) -> list[list[Any]]:
         far = error(expected, tolerance if isinstance(tolerance, dict) else {"abs": 0.0}, value)
         part = ".".join(map(str, path))
         made.append(
-            [claim.id, part, claim.group, claim.unit, expected, value, *far, ROLES[entry.role], str(entry.verdict), run]
+            [
+                claim.source,
+                claim.id,
+                part,
+                claim.group,
+                claim.unit,
+                expected,
+                value,
+                *far,
+                ROLES[entry.role],
+                str(entry.verdict),
+                run,
+            ]
         )
     return made
 
@@ -187,13 +213,18 @@ def words(entries: Iterable[Entry]) -> pd.DataFrame:
 
 
 def by_role(table: pd.DataFrame) -> pd.DataFrame:
-    """Calibration and validation rows apart, and each group's: `rows`, `within` (share within tolerance), median and
-    90th percentile of |error|, and the `worst` row with its `error`."""
-    groups: dict[tuple[str, str], pd.DataFrame] = {}
-    for role, part in table.groupby("role", sort=True):
-        groups[str(role), "all"] = part
-        groups |= {(str(role), str(group)): own for group, own in part.groupby("group", sort=True)}
-    return pd.DataFrame([{"role": role, "group": group, **_of(part)} for (role, group), part in groups.items()])
+    """Calibration and validation rows of each paper apart, and each group's: `rows`, `within` (share within tolerance),
+    median and 90th percentile of |error|, and the `worst` row with its `error`."""
+    parts: dict[tuple[str, str, str], pd.DataFrame] = {}
+    for paper in sorted(set(table["paper"])):
+        for role in ROLES.values():
+            own = table[(table["paper"] == paper) & (table["role"] == role)]
+            if len(own):
+                parts[paper, role, "all"] = own
+                parts |= {(paper, role, group): own[own["group"] == group] for group in sorted(set(own["group"]))}
+    return pd.DataFrame(
+        [{"paper": paper, "role": role, "group": group, **_of(own)} for (paper, role, group), own in parts.items()]
+    )
 
 
 def _of(part: pd.DataFrame) -> dict[str, Any]:

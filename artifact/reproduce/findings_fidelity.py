@@ -13,15 +13,16 @@ GOODPUT = "sessions/h"
 
 
 def fidelity_findings(rows: pd.DataFrame, said: pd.DataFrame) -> str:
-    """Calibration and validation apart, each with its worst row, then goodput alone and what is said in words."""
+    """Calibration and validation of each paper apart, with the worst row of each; then goodput alone, and words."""
     if rows.empty:
         return "**Nothing to compare**: no published hardware figure has been simulated."
     lines = []
     summary = by_role(rows)
     for _, one in summary[summary["group"] == "all"].iterrows():
         worst = _row(rows, one["worst"])
+        which = f"{str(one['role']).capitalize()}, paper {one['paper']}"
         lines.append(
-            f"- **{str(one['role']).capitalize()}, {one['rows']} numbers.** {one['within']:.0%} lie within tolerance. "
+            f"- **{which}, {one['rows']} numbers.** {one['within']:.0%} lie within tolerance. "
             f"The median error is {size(one['median'])}, nine in ten are at most {size(one['p90'])}. "
             f"Worst is `{one['worst']}`: {text(worst['obtained'])} {worst['unit']} for {text(worst['published'])} "
             f"({percent(one['error'])})."

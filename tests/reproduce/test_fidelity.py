@@ -88,12 +88,12 @@ def test_calibration_and_validation_are_summed_up_apart_with_the_worst_of_each()
             entry("A-hw-swe", {"basin": 126.7, "continuum": 95.4, "concur": 86.0}),
         ]
     )
-    summary = by_role(table).set_index(["role", "group"])
-    fitted, held = summary.loc[("calibration", "all")], summary.loc[("validation", "all")]
+    summary = by_role(table).set_index(["paper", "role", "group"])
+    fitted, held = summary.loc[("A", "calibration", "all")], summary.loc[("A", "validation", "all")]
     assert (fitted["rows"], fitted["worst"], fitted["error"]) == (1, "A-trap-ttft", pytest.approx(-0.25))
     assert (held["rows"], held["worst"], held["error"]) == (5, "A-trap-goodput-abs surge", pytest.approx(1.0))
     assert held["within"] == pytest.approx(4 / 5) and held["median"] == pytest.approx(0.0)
-    assert summary.loc[("validation", "hardware_prototype"), "worst"] == "A-hw-swe continuum"
+    assert summary.loc[("A", "validation", "hardware_prototype"), "worst"] == "A-hw-swe continuum"
 
 
 def test_words_name_the_worst_and_what_does_not_hold() -> None:
@@ -105,7 +105,7 @@ def test_words_name_the_worst_and_what_does_not_hold() -> None:
     said = words(entries)
     assert list(said["claim"]) == ["A-hw-cont-state", "A-hw-gap-gpu"]
     text = fidelity_findings(rows(entries), said)
-    assert "**Validation, 2 numbers.** 50% lie within tolerance." in text
+    assert "**Validation, paper A, 2 numbers.** 50% lie within tolerance." in text
     assert "Worst is `A-trap-goodput-abs surge`: 86 sessions/h for 43 (+100%)." in text
     assert "1 of 2 hold; not so: `A-hw-gap-gpu`" in text and "Calibration" not in text
     assert fidelity_findings(rows([]), words([])).startswith("**Nothing to compare**")

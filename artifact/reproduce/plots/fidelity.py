@@ -18,7 +18,7 @@ ROW_IN, MARGIN_IN = 0.13, 0.9
 
 def fidelity(rows: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     """Obtained over the published number or the nearer end of its range, calibration rows apart from validation rows,
-    the worst at the top of each; hollow where outside the claim's tolerance. Raises `ValueError` without a row."""
+    each from the worst down; hollow where outside the claim's tolerance. Raises `ValueError` without a row."""
     drawn = rows.dropna(subset=["error"]).assign(ratio=lambda found: 1 + found["error"])
     if drawn.empty:
         raise ValueError("fidelity: no row to draw")
