@@ -1,6 +1,7 @@
 """Scores of predictors on sets of one's own, what they are worth in goodput, and the claims about them."""
 
 import math
+import os
 import random
 import shutil
 from dataclasses import replace
@@ -118,6 +119,22 @@ def test_words_say_what_is_not_known(foretold: Foretold) -> None:
     fitted = replace(foretold, peaks=replace(foretold.peaks, fitted=True))
     assert "**No recorded set was given**" in scores_findings([fitted], [])
     assert "in the first fifth" in growth_findings(growth_table([foretold]))
+
+
+REAL = Path(os.environ.get("BASIN_TRACES", Path(__file__).resolve().parents[3] / "shared" / "traces"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["tb_core_mini_swe_agent.jsonl", "swe_rebench_claude_code_agentcgroup.jsonl"])
+def test_recorded_sessions_without_texts_are_foretold_better_as_they_grow(name: str, tmp_path: Path) -> None:
+    """From first prompts alone little is known at the door; half-way the landmark model knows more than what was."""
+    if not (REAL / name).is_file():
+        pytest.skip(f"no {name} in {REAL}; set BASIN_TRACES to a folder of recorded traces")
+    shutil.copy(REAL / name, tmp_path)
+    [[peaks], _] = supplied(tmp_path)
+    assert peaks.with_texts == 0 and not peaks.fitted
+    errors = growth_table([Foretold.of(peaks)]).pivot(index="fifth", columns="predictor", values="error")
+    assert (errors["as it grows"] < errors["at the door, kept"]).loc[1:3].all()
 
 
 # Claims --------------------------------------------------------------------------------------------------------------
