@@ -17,5 +17,5 @@ A call says what it wants in `sampling_params.custom_params["basin"]` (`hints`) 
 SGLang loads `artifact.lending.plugin` in each of its processes. What decides (`settings`, `hints`, `order`, `units`,
 `index`, `fetches`, `pins`) is plain Python and imports no engine; the hooks around it (`engine_*`) are thin and
 imported only by an engine that asked for them. Limits: tensor parallelism 1 on both sides, NIXL, the unified radix
-cache; `lend` refuses HiCache or another external linker on prefill.
+cache; HiCache on prefill without a storage backend, and no other external linker there.
 """

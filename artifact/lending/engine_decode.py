@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from artifact.control.lending import DecodeMemory
 from artifact.lending.engine_link import FilteredSocket, Link
 from artifact.lending.engine_transfer import Order, Writer
 from artifact.lending.hooks import Hook, after, before
 from artifact.lending.index import prefix_digest
 from artifact.lending.runtime import RUNTIME, hint_of
-from artifact.lending.units import Headroom, Unit, UnitTable
+from artifact.lending.units import Unit, UnitTable
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ class Lender:
         self._serving: set[tuple[str, int]] = set()
         self._cancelled: set[tuple[str, int]] = set()
         self._devices: dict[str, int] = {}
-        self._writer = Writer(self.manager, self.scheduler.model_config.num_hidden_layers, RUNTIME.settings)
+        self._writer = Writer(self.manager, self.scheduler.model_config.num_hidden_layers)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="basin-writer")
         self.link.open(self.deliver)
 
@@ -91,17 +92,14 @@ class Lender:
         if not done or not RUNTIME.settings.lending:
             self.tree.unlock(unit.lock)
             return
-        room = self.headroom()
-        refusal = self.table.refusal(unit.tokens, room, RUNTIME.settings) or self._state_refusal()
-        if refusal:
-            RUNTIME.count("refused_units", cause=refusal)
+        memory = self.memory(unit.tokens)
+        replaced = self.table.adoption(unit.session, unit.tokens, memory, RUNTIME.settings.rules)
+        if replaced is None or self._states_are_short():
+            RUNTIME.count("refused_units", cause=_refusal(memory, replaced is not None))
             self.tree.unlock(unit.lock)
             return
-        older = self.table.of_session(unit.session)
-        if older is not None:
-            self._give_back(older, "superseded")
-        for other in list(self.table.over_cap(unit.tokens, room, RUNTIME.settings)):
-            self._give_back(other, "cap")
+        for other in replaced:
+            self._give_back(other, "superseded" if other.session == unit.session else "cap")
         unit.used_s = time.monotonic()
         with self._guard:
             self.table.units[unit.id] = unit
@@ -111,29 +109,31 @@ class Lender:
         for peer in list(self.link.endpoints):
             self._announce(peer, unit)
 
-    def _state_refusal(self) -> str | None:
+    def _states_are_short(self) -> bool:
         if not self.tree.supports_mamba():
-            return None
+            return False
         pool = self.queue.req_to_token_pool.mamba_allocator
         free = pool.schedulable_available_size() + self.tree.mamba_evictable_size()
-        return "no headroom of recurrent states" if free < RUNTIME.settings.adopt_margin * pool.size else None
+        return bool(free < RUNTIME.settings.headroom * pool.size)
 
     def _announce(self, peer: str, unit: Unit) -> None:
         self.link.send(peer, "lent", [unit.digest], unit=unit.id, session=unit.session, tokens=unit.tokens)
 
     # Giving back ----------------------------------------------------------------------------------------------
-    def headroom(self) -> Headroom:
-        queued = self.queue.queue
-        reserve = self.queue.num_reserved_decode_tokens
-        prompts = [len(d.req.origin_input_ids) for d in queued]
-        prompts += [len(r.origin_input_ids) + len(r.output_ids) for r in self.queue.retracted_queue]
-        running = self.scheduler.running_batch.reqs
-        return Headroom(
-            capacity=self.queue.max_total_num_tokens,
-            free=self.allocator.available_size() + self.tree.full_evictable_size(),
-            demand=sum(prompts) + reserve * (len(prompts) + self.queue._active_req_count()),
-            running=sum(len(r.origin_input_ids) + len(r.output_ids) for r in running),
-            waiting=sum(d.waiting_for_input for d in queued) + len(self.queue.retracted_queue),
+    def memory(self, finished_tokens: int = 0) -> DecodeMemory:
+        """A reading in which a finished prompt, held until its adoption is decided, counts as free.
+
+        A request waits for decode memory once its prefill lets it ask for it; until then it claims nothing here.
+        """
+        waiting = [d.req for d in self.queue.queue if d.waiting_for_input] + list(self.queue.retracted_queue)
+        growth = self.queue.num_reserved_decode_tokens
+        capacity, lent = self.queue.max_total_num_tokens, self.table.lent_tokens
+        free = self.allocator.available_size() + self.tree.full_evictable_size()
+        return DecodeMemory(
+            capacity_tokens=capacity,
+            active_tokens=capacity - free - lent - finished_tokens + growth * self.queue._active_req_count(),
+            queued_tokens=sum(len(r.origin_input_ids) + len(r.output_ids) + growth for r in waiting),
+            lent_tokens=lent,
         )
 
     def step(self) -> None:
@@ -146,7 +146,7 @@ class Lender:
             for unit in self.table.reclaim_order():
                 self._give_back(unit, "switched off")
             return
-        for unit in list(self.table.short(self.headroom(), RUNTIME.settings)):
+        for unit in self.table.short(self.memory(), RUNTIME.settings.rules):
             self._give_back(unit, "headroom")
         # The engine's own admission test may ask for more than our estimate: whoever still waits gets one unit a turn.
         waiting = {d.req.rid for d in self.queue.queue if d.waiting_for_input}
@@ -281,6 +281,12 @@ class Lender:
             logger.exception("basin: fetch %d for %s failed", order.fetch, peer)
             return "write failed", 0
         return None, written
+
+
+def _refusal(memory: DecodeMemory, pages_fit: bool) -> str:
+    if pages_fit:
+        return "no headroom of recurrent states"
+    return "requests wait for decode memory" if memory.queued_tokens else "no headroom, or larger than the cap"
 
 
 def _created(queue: Any, *args: Any, **kwargs: Any) -> None:

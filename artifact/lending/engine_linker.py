@@ -24,21 +24,32 @@ if TYPE_CHECKING:
 
 
 class LayerWaits:
-    """The pool's per-layer wait (`layer_transfer_counter`): a batch's consumer index names its fetches."""
+    """The pool's per-layer wait (`layer_transfer_counter`): a batch's consumer index names its fetches.
 
-    def __init__(self, flags: torch.Tensor, layers_per_group: int) -> None:
-        self.flags, self._layers_per_group = flags, layers_per_group
+    Where HiCache loads into the same pool, its own counter is waited for first; `index` packs both.
+    """
+
+    def __init__(self, flags: torch.Tensor, layers_per_group: int, host: Any = None) -> None:
+        self.flags, self._layers_per_group, self._host = flags, layers_per_group, host
+        self._host_indices = 1 + (host.num_counters if host is not None else 0)
         self.consumer_index = -1
         self.batches: dict[int, list[Fetch]] = {}
         self._passed: set[int] = set()
         self._gpu: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
 
+    def index(self, batch: int, host_index: int) -> int:
+        return batch * self._host_indices + host_index + 1
+
     def set_consumer(self, index: int) -> None:
         self.consumer_index = index
+        if self._host is not None:
+            self._host.set_consumer(index % self._host_indices - 1 if index >= 0 else -1)
         self._passed.clear()
         self._gpu = None
 
     def wait_until(self, layer: int) -> None:
+        if self._host is not None:
+            self._host.wait_until(layer)
         fetches, group = self.batches.get(self.consumer_index), layer // self._layers_per_group
         if not fetches or group in self._passed or RUNTIME.settings.drop_wait:
             return
@@ -89,12 +100,14 @@ class LentLinker(UnifiedCacheLinker):
             self._pending[rid] = fetch
         return fetch is not None
 
-    def start_layer_wise_loading(self) -> int:
-        if not self._pending:
+    def start_layer_wise_loading(self, host_index: int = -1) -> int:
+        if not self._pending and host_index < 0:
             return -1
-        index, self._next_batch = self._next_batch, self._next_batch + 1
+        index = self._borrower.waits.index(self._next_batch, host_index)
+        self._next_batch += 1
         fetches, self._pending = list(self._pending.values()), {}
-        self._borrower.waits.batches[index] = fetches
+        if fetches:
+            self._borrower.waits.batches[index] = fetches
         for fetch in fetches:
             self._borrower.ask(fetch)
         return index
@@ -164,6 +177,12 @@ class LentMatches(UnifiedCacheLinkerWrapper):
         return result._replace(
             last_host_node=result.best_match_node, host_hit_length=extra, mamba_host_hit_length=states
         )
+
+    def start_layer_wise_loading(self) -> int:
+        host = self.cache.cache_controller
+        host_index = -1 if host is None else host.start_loading()
+        self.inflight_load_index = self.cache_linker.start_layer_wise_loading(host_index)
+        return self.inflight_load_index
 
     def release_request(self, rid: str) -> None:
         self._borrower.forget_choice(rid)

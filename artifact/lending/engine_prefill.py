@@ -36,11 +36,13 @@ class Borrower:
         self.groups = -(-self.scheduler.model_config.num_hidden_layers // RUNTIME.settings.layers_per_group)
         if self.groups > MAX_GROUPS:
             raise ValueError(f"{self.groups} layer groups exceed {MAX_GROUPS}: raise layers_per_group in BASIN_SGLANG")
-        self.index, self.table = UnitIndex(), FetchTable(SLOTS, RUNTIME.settings.fetch_timeout_s)
+        self.index, self.table = UnitIndex(), FetchTable(SLOTS, RUNTIME.settings.fetch_timeout_s, RUNTIME.settings.quarantine_s)
         self.flags: torch.Tensor = self.manager.basin_flags
         # FAILED must reach a waiter while its stream spins: never queue behind that stream.
         self._aside = torch.cuda.Stream() if self.flags.is_cuda else None
-        self.waits = LayerWaits(self.flags, RUNTIME.settings.layers_per_group)
+        host = self.tree.cache_controller
+        host_waits = host.layer_done_counter if host is not None else None
+        self.waits = LayerWaits(self.flags, RUNTIME.settings.layers_per_group, host_waits)
         self.failed: set[str] = set()
         self._chosen: dict[str, Lent] = {}
         self._fetch_of: dict[str, Fetch] = {}
@@ -245,7 +247,8 @@ class Borrower:
         a forward waits for what it does."""
         while True:
             time.sleep(MONITOR_S)
-            self.table.timeout_s = RUNTIME.settings.fetch_timeout_s
+            now = RUNTIME.settings
+            self.table.timeout_s, self.table.quarantine_s = now.fetch_timeout_s, now.quarantine_s
             for fetch in self.table.overdue(time.monotonic()) if self.table.busy else ():
                 try:
                     self._flag_failed(fetch)
@@ -353,8 +356,8 @@ def check(server_args: Any) -> None:
         (server_args.disaggregation_transfer_backend != "nixl", "needs --disaggregation-transfer-backend nixl"),
         (server_args.tp_size != 1 or server_args.pp_size != 1, "covers --tp-size 1 and --pp-size 1 only"),
         (
-            server_args.disaggregation_mode == "prefill" and server_args.enable_hierarchical_cache,
-            "cannot share prefill's cache with --enable-hierarchical-cache yet",
+            server_args.hicache_storage_backend is not None,
+            "goes with HiCache in host memory only: its prefetches from --hicache-storage-backend are not covered",
         ),
         (server_args.enable_unified_cache_external_linker, "takes the place of --enable-unified-cache-external-linker"),
     ):

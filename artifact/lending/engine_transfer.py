@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from artifact.lending.settings import Settings
+from artifact.lending.runtime import RUNTIME
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +75,10 @@ def runs(source: np.ndarray, target: np.ndarray) -> list[tuple[int, int, int]]:
 class Writer:
     """Executes one order at a time on the calling thread; the flag follows only when its group's bytes have arrived."""
 
-    def __init__(self, manager: Any, layers: int, settings: Settings) -> None:
+    def __init__(self, manager: Any, layers: int) -> None:
         import torch
 
-        self._manager, self._layers, self._settings = manager, layers, settings
+        self._manager, self._layers = manager, layers
         self._entries: dict[str, list[Entry]] = {}
         self._flag = torch.zeros(1, dtype=torch.int32)
         manager.agent.register_memory([(self._flag.data_ptr(), 4, 0, "")], "DRAM")
@@ -91,7 +91,7 @@ class Writer:
     def write(self, name: str, peer_device: int, order: Order, stop: Any) -> int:
         """Bytes written. Raises `InterruptedError` once `stop()` says so, or whatever NIXL raises for a dead peer."""
         spans = runs(order.pages_from, order.pages_to)
-        per_group = self._settings.layers_per_group
+        per_group = RUNTIME.settings.layers_per_group
         total = 0
         with self._turn:
             self._flag[0] = order.epoch
@@ -100,8 +100,8 @@ class Writer:
                     raise InterruptedError("the unit was wanted back")
                 members = [e for e in self._entries[name] if e.layer // per_group == group]
                 total += self._post(name, peer_device, self._descriptors(members, spans, order))
-                if self._settings.layer_delay_s:
-                    time.sleep(self._settings.layer_delay_s)
+                if RUNTIME.settings.layer_delay_s:
+                    time.sleep(RUNTIME.settings.layer_delay_s)
                 flag = [(self._flag.data_ptr(), order.flags + 4 * group, 4)]
                 self._post(name, peer_device, flag, source_kind="DRAM")
         return total
@@ -112,7 +112,7 @@ class Writer:
         found = []
         for e in members:
             if e.is_state:
-                if order.state_from is not None and order.state_to is not None and not self._settings.drop_state:
+                if order.state_from is not None and order.state_to is not None and not RUNTIME.settings.drop_state:
                     offset_from, offset_to = order.state_from * e.item_bytes, order.state_to * e.item_bytes
                     found.append((e.source + offset_from, e.target + offset_to, e.item_bytes))
             else:

@@ -9,10 +9,6 @@ from typing import Any
 
 from artifact.lending.index import Lent
 
-QUARANTINE_S = 30.0
-"""How long an abandoned fetch's pages are kept from reuse when its decode instance never says that it stopped."""
-
-
 @dataclass(slots=True, eq=False)
 class Fetch:
     """One unit's tail on its way into pages that belong to one request."""
@@ -48,6 +44,7 @@ class FetchTable:
 
     slots: int
     timeout_s: float
+    quarantine_s: float
     _turn: threading.Lock = field(default_factory=threading.Lock)
     _free: list[int] = field(default_factory=list)
     _flying: dict[int, Fetch] = field(default_factory=dict)
@@ -115,7 +112,7 @@ class FetchTable:
             over = [
                 f
                 for f in self._abandoned.values()
-                if f.stopped or (f.ended_s is not None and now - f.ended_s > QUARANTINE_S)
+                if f.stopped or (f.ended_s is not None and now - f.ended_s > self.quarantine_s)
             ]
             for fetch in over:
                 del self._abandoned[fetch.id]

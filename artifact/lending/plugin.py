@@ -17,7 +17,7 @@ SGLANG_VERSION = "0.5.23"
 MODULES = {
     "order": ("engine_order",),
     "late": ("engine_late",),
-    "lend": ("engine_decode", "engine_prefill"),
+    "lend": ("engine_decode", "engine_prefill", "engine_host"),
     "pin": ("engine_pins",),
 }
 _SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"

@@ -1,4 +1,4 @@
-"""Lent units on one decode instance: when to adopt, what to give back first (paper A §6.2).
+"""Lent units on one decode instance, under the rules of `artifact.control.lending` (paper A §6.2).
 
 Sizes are KV tokens. Units of different sessions may share the pages of a common head; each is counted in full, so
 `lent_tokens` is an upper bound on the memory held and the cap φ errs to the safe side.
@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from artifact.lending.settings import Settings
+from artifact.control.lending import DecodeMemory, may_adopt, reclaim_key, reclaim_tokens
+from artifact.control.parameters import BasinParameters
 
 
 @dataclass(slots=True)
@@ -33,25 +34,6 @@ class Unit:
     """Wanted back: fetches in flight stop at their next layer group."""
 
 
-@dataclass(frozen=True, slots=True)
-class Headroom:
-    """One reading of a decode instance's memory."""
-
-    capacity: int
-    free: int
-    """What an allocation could take now without touching a unit."""
-    demand: int
-    """Queued requests' prompts and the growth reserved for active ones."""
-    running: int
-    """Held by running requests."""
-    waiting: int = 0
-    """Requests that wait for decode memory."""
-
-    @property
-    def spare(self) -> int:
-        return self.free - self.demand
-
-
 @dataclass(slots=True)
 class UnitTable:
     """All units of an instance. The caller owns the memory: it unlocks what this table hands back."""
@@ -65,30 +47,23 @@ class UnitTable:
     def of_session(self, session: str) -> Unit | None:
         return next((u for u in self.units.values() if u.session == session), None)
 
-    def refusal(self, tokens: int, room: Headroom, rules: Settings) -> str | None:
-        """Why a prompt of this size, already out of `room.free`, may not be adopted; None: it may."""
-        if room.waiting:
-            return "requests wait for decode memory"
-        if room.running >= rules.busy * room.capacity:
-            return "running requests occupy most of the memory"
-        if room.spare < rules.adopt_margin * room.capacity:
-            return "no headroom beyond queued and active demand"
-        if tokens > rules.phi * room.capacity:
-            return "larger than the cap"
-        return None
+    def adoption(self, session: str, tokens: int, memory: DecodeMemory, rules: BasinParameters) -> list[Unit] | None:
+        """Units to give back for a prompt of this size: the session's earlier one, and at the cap φ as many others as
+        exceed it. None: the rules refuse the prompt even with that room made."""
+        earlier = self.of_session(session)
+        kept = memory.lent_tokens - (earlier.tokens if earlier is not None else 0)
+        over = kept + tokens - int(rules.lend_cap * memory.capacity_tokens)
+        if not may_adopt(memory._replace(lent_tokens=max(kept - max(over, 0), 0)), tokens, rules):
+            return None
+        others = [unit for unit in self.reclaim_order() if unit is not earlier]
+        return ([] if earlier is None else [earlier]) + list(_covering(others, over))
 
     def reclaim_order(self) -> list[Unit]:
-        """Units also held by prefill first, then least recently used."""
-        return sorted(self.units.values(), key=lambda u: (not u.on_prefill, u.used_s, u.id))
+        return sorted(self.units.values(), key=lambda u: (reclaim_key(u.on_prefill, u.used_s), u.id))
 
-    def over_cap(self, incoming: int, room: Headroom, rules: Settings) -> Iterator[Unit]:
-        """Units to give back, in order, so that `incoming` more tokens stay within φ."""
-        excess = self.lent_tokens + incoming - rules.phi * room.capacity
-        return _covering(self.reclaim_order(), excess)
-
-    def short(self, room: Headroom, rules: Settings) -> Iterator[Unit]:
+    def short(self, memory: DecodeMemory, rules: BasinParameters) -> list[Unit]:
         """Units to give back, in order, to bring the spare memory up to the reclaim margin."""
-        return _covering(self.reclaim_order(), rules.reclaim_margin * room.capacity - room.spare)
+        return list(_covering(self.reclaim_order(), reclaim_tokens(memory, rules)))
 
 
 def _covering(order: list[Unit], tokens: float) -> Iterator[Unit]:

@@ -1,6 +1,9 @@
-"""Real engines for the tests marked `engine`, started once for a module and torn down by process id."""
+"""Real engines for the tests marked `engine`, shared as widely as their flags allow, and torn down by process id."""
 
 import sys
+import threading
+import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -19,16 +22,37 @@ def engines():
 
 @pytest.fixture(scope="session")
 def references(engines):
-    """What an aggregated engine answers: kind, seeds, turns, first prompt -> outputs by seed; one engine a kind."""
-    known = {}
+    """What the aggregated engine answers: kind, cases of (seeds, turns, first prompt) -> outputs by seed."""
+    with ExitStack() as stack:
+        started = {}
 
-    def answers(kind, wanted, tokens=8):
-        missing = [key for key in wanted if (kind, tokens, *key) not in known]
-        if missing:
-            with engines.deploy(kind, ["aggregated"], {"aggregated": ["--max-total-tokens", "32768"]}) as deployment:
-                for seeds, turns, first in missing:
-                    played = engines.play_all(deployment, seeds, 4, turns, first, tokens=tokens)
-                    known[kind, tokens, seeds, turns, first] = [p.outputs for p in played]
-        return [known[kind, tokens, *key] for key in wanted]
+        def answers(kind, cases, tokens=8):
+            if kind not in started:
+                flags = {"aggregated": ["--max-total-tokens", "32768"]}
+                started[kind] = stack.enter_context(engines.deploy(kind, ["aggregated"], flags))
+            played = [engines.play_all(started[kind], seeds, 4, *case, tokens=tokens) for seeds, *case in cases]
+            return [[session.outputs for session in sessions] for sessions in played]
 
-    return answers
+        yield answers
+
+
+@pytest.fixture(scope="session")
+def finish_order():
+    """Submit calls one after the other, and name them in the order in which they were answered."""
+
+    def submit(call, priorities):
+        finished = []
+
+        def one(i):
+            call(i, priorities[i])
+            finished.append(i)
+
+        threads = [threading.Thread(target=one, args=(i,)) for i in range(len(priorities))]
+        for thread in threads:
+            thread.start()
+            time.sleep(0.02)  # so that arrival order is submission order
+        for thread in threads:
+            thread.join()
+        return finished
+
+    return submit

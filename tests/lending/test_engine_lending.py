@@ -1,6 +1,8 @@
-"""Lending, late reservation and ordering together on real SGLang, 1P2D over NIXL, against the aggregated engine."""
+"""Lending, late reservation and ordering together on real SGLang, 1P2D over NIXL, against the aggregated engine.
 
-import json
+The tests share one deployment and run in this order; the last one kills a decode instance.
+"""
+
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -8,39 +10,26 @@ import pytest
 pytestmark = pytest.mark.engine
 
 SESSIONS, TURNS, FIRST = tuple(range(100, 126)), 8, 200
-LONG = ((900,), 2, 300)
-LATE = ["--disaggregation-decode-allocation-policy", "prefill_complete"]
-RADIX = ["--disaggregation-decode-enable-radix-cache", "--num-reserved-decode-tokens", "32"]
-
-
-def lending(**settings):
-    return {"BASIN_SGLANG": json.dumps({"features": ["order", "late", "lend"], **settings})}
-
-
-def flags(prefill_pool, decode_pool):
-    return {
-        "prefill": ["--max-total-tokens", str(prefill_pool), *LATE],
-        "decode": ["--max-total-tokens", str(decode_pool), *RADIX, *LATE],
-    }
+ELSEWHERE = ((900,), 2, 300)
+FEW = (tuple(range(300, 308)), 4, 200)
+KILLED = ((901,), 3, 300)
 
 
 @pytest.fixture(scope="module")
 def expected(references):
-    return references("llama", [(SESSIONS, TURNS, FIRST), LONG])
+    cases = [(SESSIONS, TURNS, FIRST), ELSEWHERE, FEW, KILLED]
+    return dict(zip(("all", "elsewhere", "few", "killed"), references("llama", cases), strict=True))
 
 
 @pytest.fixture(scope="module")
 def pd(engines):
-    with engines.deploy("llama", ["prefill", "decode", "decode"], flags(1200, 12000), lending()) as deployment:
+    roles, features = ["prefill", "decode", "decode"], engines.features("order", "late", "lend")
+    with engines.deploy("llama", roles, engines.pools(1200, 12000), features) as deployment:
         yield deployment
 
 
-def total(deployment, role, name, *labels):
-    return sum(e.metrics(*labels).get(name, 0.0) for e in deployment.engines if e.role == role)
-
-
 def computed(deployment):
-    return total(deployment, "prefill", "sglang:realtime_tokens_total", 'mode="prefill_compute"')
+    return deployment.total("prefill", "sglang:realtime_tokens_total", 'mode="prefill_compute"')
 
 
 def test_every_hook_applied_and_is_reported(pd):
@@ -50,64 +39,97 @@ def test_every_hook_applied_and_is_reported(pd):
         assert "hooks applied; features: order, late, lend" in engine.text()
 
 
-def test_outputs_are_those_of_the_aggregated_engine_and_prefill_computes_half(pd, engines, expected, record_property):
-    """208 calls, each prefill pool far smaller than the contexts, decode instances alternating by session."""
-    began = computed(pd)
-    lent = engines.play_all(pd, SESSIONS, 6, TURNS, FIRST, lend=True, decode=lambda seed, turn: seed % 2)
-    with_lending = computed(pd) - began
-    assert [p.outputs for p in lent] == expected[0]
-    fetched = total(pd, "prefill", "basin_fetched_tokens_total")
-    assert fetched > 0 and total(pd, "prefill", "basin_fetched_bytes_total") > 0
+def test_outputs_are_those_of_the_aggregated_engine_and_prefill_computes_half(pd, engines, expected):
+    """208 calls, prefill's pool far smaller than the contexts, decode instances alternating by session."""
 
+    def replay():
+        began = computed(pd)
+        played = engines.play_all(pd, SESSIONS, 6, TURNS, FIRST, lend=True, decode=lambda seed, turn: seed % 2)
+        assert [p.outputs for p in played] == expected["all"]
+        return computed(pd) - began
+
+    lending = replay()
+    fetched = pd.total("prefill", "basin_fetched_tokens_total")
     pd.switch(lending=0)
-    began = computed(pd)
-    plain = engines.play_all(pd, SESSIONS, 6, TURNS, FIRST, lend=True, decode=lambda seed, turn: seed % 2)
-    without = computed(pd) - began
-    assert [p.outputs for p in plain] == expected[0]
+    without = replay()
     pd.switch(lending=1)
-    print(f"computed tokens {with_lending:.0f} with lending, {without:.0f} without; fetched {fetched:.0f}")
-    assert with_lending <= 0.5 * without
+    print(f"computed tokens {lending:.0f} with lending, {without:.0f} without; fetched {fetched:.0f}")
+    assert fetched > 0 and pd.total("prefill", "basin_fetched_bytes_total") > 0
+    assert pd.total("prefill", "basin_fetch_seconds_total") > 0
+    assert lending <= 0.5 * without
 
 
 def test_a_unit_serves_a_turn_that_decodes_elsewhere(pd, engines, expected):
-    before = total(pd, "prefill", "basin_fetches_total")
-    first = engines.play(pd, 900, 1, 300, lend=True, decode=0)
+    before = pd.total("prefill", "basin_fetches_total")
+    prompt, more = engines.conversation(900, 2, 300, (20, 60))
+    hint = {"session": "elsewhere", "retain": True}
+    first = pd.generate(prompt, 8, decode=0, basin=hint)["output_ids"]
     engines.play_all(pd, range(200, 206), 1, 1, 400)  # evicts the session from prefill
-    played = engines.play(pd, 900, 2, 300, lend=True, decode=1)
-    assert played.outputs == expected[1][0] and first.outputs == played.outputs[:1]
-    assert total(pd, "prefill", "basin_fetches_total") > before
+    second = pd.generate(prompt + first + more, 8, decode=1, basin=hint)["output_ids"]
+    assert [first, second] == expected["elsewhere"][0]
+    assert pd.total("prefill", "basin_fetches_total") == before + 1
 
 
-def finish_order(deployment, priorities, length):
-    """Submit prompts one after the other, and name them in the order in which they were answered."""
-    finished = []
-
-    def call(i):
-        deployment.generate([5 + i] * length, 4, priority=priorities[i])
-        finished.append(i)
-
-    with ThreadPoolExecutor(len(priorities)) as pool:
-        for i in range(len(priorities)):
-            pool.submit(call, i)
-            pool.submit(lambda: None).result()
-    return finished
-
-
-def test_a_high_priority_call_overtakes_ten_queued_misses(pd):
+def test_a_high_priority_call_overtakes_ten_queued_misses(pd, finish_order):
     """Each prompt fills most of prefill's memory, so they run one at a time; the eleventh is ahead of most."""
-    finished = finish_order(pd, [9] * 10 + [1], 800)
+
+    def call(length):
+        return lambda i, priority: pd.generate([5 + i] * length, 4, priority=priority)
+
+    finished = finish_order(call(800), [9] * 10 + [1])
     assert finished.index(10) <= 3, finished
     pd.switch(ordering=0)
-    finished = finish_order(pd, [9] * 10 + [1], 801)
+    finished = finish_order(call(801), [9] * 10 + [1])
     assert finished.index(10) >= 7, finished
     pd.switch(ordering=1)
-    assert total(pd, "prefill", "basin_order_switches_total") == 2
+    assert pd.total("prefill", "basin_order_switches_total") == 2
 
 
-def test_nothing_is_held_in_the_end(pd, engines):
+def test_without_the_waits_outputs_are_wrong(pd, engines, expected):
+    """The negative control: the tests above would notice layers that run before their pages."""
+    before = pd.total("prefill", "basin_fetches_total")
+    pd.switch(drop_wait=1, layer_delay_s=0.05)
+    played = engines.play_all(pd, FEW[0], 4, *FEW[1:], lend=True)
+    pd.switch(drop_wait=0, layer_delay_s=0)
+    fetches = pd.total("prefill", "basin_fetches_total") - before
+    wrong = sum(p.outputs != good for p, good in zip(played, expected["few"], strict=True))
+    print(f"{wrong} of {len(played)} sessions wrong, {fetches:.0f} fetches")
+    assert fetches > 0 and wrong > 0
+
+
+def test_nothing_is_held_in_the_end(pd):
     pd.switch(lending=0)
-    assert engines.eventually(lambda: total(pd, "decode", "basin_lent_tokens") == 0, 10)
-    assert engines.eventually(lambda: total(pd, "decode", "sglang:kv_used_tokens") == 0, 45)
-    assert engines.eventually(lambda: total(pd, "prefill", "sglang:kv_used_tokens") == 0, 45)
-    assert total(pd, "decode", "basin_retractions_while_lent_total") == 0
+    assert pd.empties(decode="basin_lent_tokens")
+    assert pd.empties(decode="sglang:kv_used_tokens", prefill="sglang:kv_used_tokens")
+    assert pd.total("decode", "basin_retractions_while_lent_total") == 0
     assert not any("leak" in e.text() for e in pd.engines)
+    pd.switch(lending=1)
+
+
+def test_a_decode_instance_killed_mid_fetch_costs_no_request(pd, engines, expected):
+    pd.switch(layer_delay_s=1.5, fetch_timeout_s=3.0, quarantine_s=6.0)
+    begun = pd.total("prefill", "basin_fetches_total")
+    context, outputs = [], []
+    for turn, new in enumerate(engines.conversation(901, *KILLED[1:], (20, 60))):
+        context += new
+        hint = {"session": "s", "retain": True}
+        if turn == 0:
+            answer = pd.generate(context, 8, decode=0, basin=hint)
+            engines.play_all(pd, range(500, 503), 1, 1, 500, decode=1)  # evicts it from prefill
+        elif turn == 1:
+            with ThreadPoolExecutor(1) as pool:
+                call = pool.submit(pd.generate, context, 8, decode=1, basin=hint)
+                assert engines.eventually(lambda: pd.total("prefill", "basin_fetches_total") > begun, 20)
+                pd.decodes[0].kill()
+                answer = call.result(timeout=60)
+        else:
+            answer = pd.generate(context, 8, decode=1, basin=hint)
+        outputs.append(answer["output_ids"])
+        context += answer["output_ids"]
+    assert outputs == expected["killed"][0]
+    assert pd.total("prefill", "basin_fallbacks_total", 'cause="timed out"') == 1
+    assert pd.total("prefill", "basin_quarantined_tokens") > 0, "pages that a late write could still hit"
+    pd.switch(lending=0)
+    assert pd.empties(prefill="basin_quarantined_tokens")
+    assert pd.empties(prefill="sglang:kv_used_tokens", decode="sglang:kv_used_tokens")
+    assert pd.generate(context[:50], 2, decode=1)["output_ids"]

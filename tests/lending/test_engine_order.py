@@ -1,7 +1,7 @@
 """Ordering in every queue and TTL pins, on real SGLang 1P1D with early reservation and little memory."""
 
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -18,26 +18,19 @@ def pd(engines):
         yield deployment
 
 
-def finish_order(deployment, priorities, first_token):
-    """Submit prompts of 200 tokens one after the other, and name them in the order in which they were answered."""
-    finished = []
+@pytest.fixture(scope="module")
+def ordered_by(pd, finish_order):
+    """Prompts of 200 tokens in the order in which they were answered."""
 
-    def call(i):
-        deployment.generate([first_token + i] * 200, 40, priority=priorities[i])
-        finished.append(i)
+    def submit(priorities, first_token):
+        return finish_order(lambda i, p: pd.generate([first_token + i] * 200, 40, priority=p), priorities)
 
-    threads = [threading.Thread(target=call, args=(i,)) for i in range(len(priorities))]
-    for thread in threads:
-        thread.start()
-        time.sleep(0.02)  # so that arrival order is submission order
-    for thread in threads:
-        thread.join()
-    return finished
+    return submit
 
 
-def test_a_high_priority_call_overtakes_ten_in_front_of_it(pd):
+def test_a_high_priority_call_overtakes_ten_in_front_of_it(pd, ordered_by):
     """Two run at a time; of the nine that wait, wherever they wait, the last to come goes first."""
-    ordered = finish_order(pd, [9] * 10 + [1], 10)
+    ordered = ordered_by([9] * 10 + [1], 10)
     assert ordered.index(10) <= 5, ordered
     moved = {
         queue: sum(e.metrics(f'queue="{queue}"').get("basin_reordered_queues_total", 0) for e in pd.engines)
@@ -47,22 +40,21 @@ def test_a_high_priority_call_overtakes_ten_in_front_of_it(pd):
     assert moved["prefill_bootstrap"] + moved["waiting"] > 0 and moved["decode_prealloc"] > 0, moved
 
 
-def test_equal_priorities_keep_their_arrival_order(pd):
-    assert finish_order(pd, [5] * 8, 50)[-1] >= 6
+def test_equal_priorities_keep_their_arrival_order(pd, ordered_by):
+    assert ordered_by([5] * 8, 50)[-1] >= 6
     pd.switch(ordering=0)
-    arrival = finish_order(pd, [9] * 10 + [1], 80)
+    arrival = ordered_by([9] * 10 + [1], 80)
     pd.switch(ordering=1)
     assert arrival.index(10) >= 8, arrival
 
 
-def test_switching_on_sorts_what_already_waits(pd):
+def test_switching_on_sorts_what_already_waits(pd, ordered_by):
     pd.switch(ordering=0)
-    finished = []
-    caller = threading.Thread(target=lambda: finished.extend(finish_order(pd, [9] * 10 + [1], 120)))
-    caller.start()
-    time.sleep(0.6)
-    pd.switch(ordering=1)
-    caller.join()
+    with ThreadPoolExecutor(1) as pool:
+        caller = pool.submit(ordered_by, [9] * 10 + [1], 120)
+        time.sleep(0.3)  # all eleven have come
+        pd.switch(ordering=1)
+        finished = caller.result()
     assert finished.index(10) <= 8, finished
 
 

@@ -147,7 +147,7 @@ def test_checks_name_the_flag_that_is_missing_or_in_the_way():
         disaggregation_decode_enable_radix_cache=True,
         tp_size=1,
         pp_size=1,
-        enable_hierarchical_cache=False,
+        hicache_storage_backend=None,
         enable_unified_cache_external_linker=False,
     )
     for module in (engine_decode, engine_order, engine_prefill):
@@ -157,7 +157,8 @@ def test_checks_name_the_flag_that_is_missing_or_in_the_way():
         (engine_order, {"enable_priority_scheduling": True}, "--enable-priority-scheduling"),
         (engine_prefill, {"tp_size": 2}, "--tp-size 1"),
         (engine_prefill, {"disaggregation_mode": "null"}, "--disaggregation-mode"),
-        (engine_prefill, {"disaggregation_mode": "prefill", "enable_hierarchical_cache": True}, "--enable-hier"),
+        (engine_prefill, {"hicache_storage_backend": "file"}, "--hicache-storage-backend"),
+        (engine_prefill, {"enable_unified_cache_external_linker": True}, "--enable-unified-cache-external-linker"),
     ):
         with pytest.raises(ValueError, match=flag):
             module.check(types.SimpleNamespace(**{**vars(args), **change}))

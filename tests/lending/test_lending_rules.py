@@ -8,18 +8,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from artifact.control.lending import DecodeMemory
 from artifact.lending import hints, order
-from artifact.lending.fetches import QUARANTINE_S, FetchTable
+from artifact.lending.fetches import FetchTable
 from artifact.lending.index import Lent, UnitIndex, prefix_digest
 from artifact.lending.pins import Pin, PinTable
 from artifact.lending.settings import Settings, parse
-from artifact.lending.units import Headroom, Unit, UnitTable
+from artifact.lending.units import Unit, UnitTable
 
-RULES = Settings(phi=0.5, adopt_margin=0.1, reclaim_margin=0.05, busy=0.8)
+RULES = Settings(phi=0.5, headroom=0.1).rules
 
 
-def room(free=600, demand=0, running=100, waiting=0):
-    return Headroom(capacity=1000, free=free, demand=demand, running=running, waiting=waiting)
+def memory(active=100, queued=0, lent=0):
+    return DecodeMemory(1000, active, queued, lent)
 
 
 def table(*units):
@@ -39,39 +40,51 @@ def test_importing_the_package_imports_no_engine():
 
 # Headroom, cap, order of reclaiming (paper A §6.2) ------------------------------------------------------------
 @pytest.mark.parametrize(
-    ("tokens", "reading", "because"),
+    ("tokens", "reading", "allowed"),
     [
-        (100, room(), None),
-        (100, room(waiting=1), "wait"),
-        (100, room(running=800), "running"),
-        (100, room(free=600, demand=501), "headroom"),  # 99 spare, 100 wanted
-        (100, room(free=600, demand=500), None),
-        (501, room(), "cap"),
+        (100, memory(), True),
+        (100, memory(queued=1), False),
+        (100, memory(active=801), False),  # 99 would stay spare, 100 are wanted
+        (100, memory(active=800), True),
+        (501, memory(), False),  # the cap
     ],
 )
-def test_adoption(tokens, reading, because):
-    refusal = table().refusal(tokens, reading, RULES)
-    assert refusal is None if because is None else because in refusal
+def test_adoption(tokens, reading, allowed):
+    assert table().adoption("new", tokens, reading, RULES) == ([] if allowed else None)
 
 
-def test_reclaiming_begins_at_a_lower_margin_than_adoption():
+def test_at_the_cap_adoption_gives_back_just_enough_others():
+    units = table(unit(1, 200), unit(2, 200, used_s=1))
+    full = memory(active=0, lent=400)
+    assert units.adoption("new", 100, full, RULES) == []
+    assert [u.id for u in units.adoption("new", 101, full, RULES)] == [1]
+    assert [u.id for u in units.adoption("new", 400, full, RULES)] == [1, 2]
+
+
+def test_a_session_has_one_unit_and_its_earlier_one_makes_room_first():
+    units = table(unit(1, 300), unit(2, 200, used_s=1))
+    full = memory(active=0, lent=500)
+    assert [u.id for u in units.adoption("s2", 200, full, RULES)] == [2]
+    assert [u.id for u in units.adoption("s2", 201, full, RULES)] == [2, 1]
+
+
+def test_room_made_at_the_cap_counts_as_spare_but_no_unit_goes_for_headroom_alone():
+    units = table(unit(1, 300))
+    assert units.adoption("new", 100, memory(active=550, lent=300), RULES) is None
+    assert [u.id for u in units.adoption("new", 300, memory(active=400, lent=300), RULES)] == [1]
+
+
+def test_reclaiming_begins_at_half_the_margin_of_adoption():
     units = table(unit(1), unit(2))
-    between = room(free=80)  # below 100 for adopting, above 50 for reclaiming
-    assert units.refusal(10, between, RULES) and not list(units.short(between, RULES))
-    assert [u.id for u in units.short(room(free=49), RULES)] == [1]
-    assert [u.id for u in units.short(room(free=0, demand=60), RULES)] == [1, 2]
+    between = memory(active=720, lent=200)  # 80 spare
+    assert units.adoption("new", 10, between, RULES) is None and units.short(between, RULES) == []
+    assert [u.id for u in units.short(memory(active=751, lent=200), RULES)] == [1]
+    assert [u.id for u in units.short(memory(active=800, queued=60, lent=200), RULES)] == [1, 2]
 
 
 def test_units_also_on_prefill_go_first_then_the_least_recently_used():
     units = table(unit(1, used_s=5), unit(2, used_s=1), unit(3, on_prefill=True, used_s=9), unit(4, used_s=3))
     assert [u.id for u in units.reclaim_order()] == [3, 2, 4, 1]
-
-
-def test_the_cap_gives_back_just_enough():
-    units = table(unit(1, 200), unit(2, 200, used_s=1))
-    assert not list(units.over_cap(100, room(), RULES))
-    assert [u.id for u in units.over_cap(101, room(), RULES)] == [1]
-    assert [u.id for u in units.over_cap(400, room(), RULES)] == [1, 2]
 
 
 @settings(deadline=None)
@@ -80,11 +93,11 @@ def test_the_cap_gives_back_just_enough():
     st.integers(0, 1000),
     st.integers(0, 1500),
 )
-def test_reclaiming_covers_the_shortage_or_takes_all_and_never_more_than_needed(sizes, free, demand):
+def test_reclaiming_covers_the_shortage_or_takes_all_and_never_more_than_needed(sizes, active, queued):
     units = table(*(unit(i, n, held, used) for i, (n, held, used) in enumerate(sizes)))
-    reading = room(free=free, demand=demand)
-    given_back = list(units.short(reading, RULES))
-    shortage = 0.05 * 1000 - reading.spare
+    reading = memory(active=active, queued=queued, lent=units.lent_tokens)
+    given_back = units.short(reading, RULES)
+    shortage = 50 - reading.spare_tokens
     assert given_back == units.reclaim_order()[: len(given_back)]
     assert sum(u.tokens for u in given_back) >= shortage or len(given_back) == len(sizes)
     assert not given_back or sum(u.tokens for u in given_back[:-1]) < shortage
@@ -128,7 +141,7 @@ def test_digests_differ_with_length_and_content():
 
 # Fetches ------------------------------------------------------------------------------------------------------
 def test_a_fetch_ends_once_and_gives_its_row_back():
-    fetches = FetchTable(slots=1, timeout_s=2.0)
+    fetches = FetchTable(slots=1, timeout_s=2.0, quarantine_s=30.0)
     one = fetches.begin("r", lent(), 30, now=0.0)
     assert (one.tokens, one.first_token) == (50, 30)
     assert fetches.begin("r2", lent(), 0, now=0.0) is None, "no row of flags left"
@@ -141,7 +154,7 @@ def test_a_fetch_ends_once_and_gives_its_row_back():
 
 @pytest.mark.parametrize("acknowledged", [True, False])
 def test_an_abandoned_fetch_keeps_its_memory_until_nobody_writes_to_it(acknowledged):
-    fetches = FetchTable(slots=1, timeout_s=2.0)
+    fetches = FetchTable(slots=1, timeout_s=2.0, quarantine_s=30.0)
     one = fetches.begin("r", lent(), 0, now=0.0)
     assert fetches.overdue(2.1) == [one] and one.cause == "timed out"
     assert fetches.settled(3.0) == [] and fetches.busy and fetches.quarantined_tokens == 80
@@ -150,13 +163,13 @@ def test_an_abandoned_fetch_keeps_its_memory_until_nobody_writes_to_it(acknowled
         assert fetches.stopped(one.id, "cancelled", 0, now=3.5) is None
         assert fetches.settled(3.6) == [one]
     else:
-        assert fetches.settled(2.1 + QUARANTINE_S) == []
-        assert fetches.settled(2.2 + QUARANTINE_S) == [one]
+        assert fetches.settled(32.1) == []
+        assert fetches.settled(32.2) == [one]
     assert not fetches.busy and fetches.begin("r2", lent(), 0, now=99.0) is not None
 
 
 def test_memory_of_a_failed_fetch_is_freed_once_by_its_request_or_by_the_table():
-    fetches = FetchTable(slots=3, timeout_s=2.0)
+    fetches = FetchTable(slots=3, timeout_s=2.0, quarantine_s=30.0)
     failed, acknowledged, silent = (fetches.begin(r, lent(), 0, now=0.0) for r in "abc")
     fetches.stopped(failed.id, "gone", 0, now=1.0)
     assert fetches.withdrawn(failed), "decode said so: the request frees it"
@@ -226,7 +239,7 @@ def test_settings_by_words_and_by_json():
         ('{"features": ["lend"]', "JSON"),
         ('{"fi": 0.3}', "'fi'"),
         ('{"phi": 30}', "phi=30"),
-        ('{"adopt_margin": 0.01}', "reclaim_margin"),
+        ('{"headroom": 1}', "headroom=1"),
         ('{"fetch_timeout_s": 0}', "positive"),
     ],
 )
@@ -239,6 +252,9 @@ def test_run_time_switches_take_numbers_and_leave_the_rest():
     before = parse("lend")
     after = before.switched({"lending": 0.0, "phi": 0.25})
     assert (after.lending, after.phi, after.features) == (False, 0.25, before.features) and before.lending is True
+    assert before.switched({"drop_wait": 1.0, "layer_delay_s": 0.5}) == Settings(
+        features=before.features, drop_wait=True, layer_delay_s=0.5
+    )
     with pytest.raises(ValueError, match="layers_per_group"):
         before.switched({"layers_per_group": 2.0})
 

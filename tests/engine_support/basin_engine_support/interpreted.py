@@ -1,12 +1,14 @@
 """Lets recurrent-state models run their Triton kernels in the interpreter: what those assume of a GPU."""
 
 import contextlib
+from dataclasses import replace
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from triton.runtime.autotuner import Autotuner
+from triton.runtime.interpreter import interpreter_builder
 
 
 # The engine binds `tl.exp` and others once; the interpreter replaces them in `tl` only while a kernel runs.
@@ -39,6 +41,8 @@ def apply() -> None:
     torch.cpu.device = lambda index: contextlib.nullcontext()
     torch.Tensor.pin_memory = lambda self, *args, **kwargs: self
     Autotuner._bench = _no_timing
+    # Overflow checks double the work of every integer operation.
+    interpreter_builder.options = replace(interpreter_builder.options, sanitize_overflow=False)
 
     from sglang.kernels.ops.attention.fla import op
 

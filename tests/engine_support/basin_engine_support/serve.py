@@ -26,14 +26,30 @@ START_TIMEOUT_S = float(os.environ.get("BASIN_ENGINE_START_S", "300"))
 COMMON = shlex.split(
     "--device cpu --attention-backend torch_native --skip-tokenizer-init --grammar-backend none --enable-metrics "
     "--enable-cache-report --disable-overlap-schedule --skip-server-warmup --context-length 4096 "
-    "--max-running-requests 16"
+    "--max-running-requests 16 --sleep-on-idle"
 )
 DTYPE = {"llama": "float32", "gated-delta": "float16"}
 KIND_FLAGS = {"llama": [], "gated-delta": ["--max-mamba-cache-size", "64"]}
+_ENV = {"OMP_NUM_THREADS": "1", "SGLANG_PLATFORM": "basin_cpu"}
 KIND_ENV = {
-    "llama": {},
-    "gated-delta": {"TRITON_INTERPRET": "1", "SGLANG_MAMBA_CONV_DTYPE": "float16"},
+    "llama": _ENV,
+    "gated-delta": {**_ENV, "TRITON_INTERPRET": "1", "SGLANG_MAMBA_CONV_DTYPE": "float16"},
 }
+
+
+def features(*names: str, **settings: Any) -> dict[str, str]:
+    """The environment that switches features of the extension on."""
+    return {"BASIN_SGLANG": json.dumps({"features": list(names), **settings})}
+
+
+def pools(prefill: int, decode: int, *prefill_flags: str) -> dict[str, list[str]]:
+    """Flags of an engine pair as lending wants it: memory in KV tokens, late reservation, decode's own prefix cache."""
+    late = ["--disaggregation-decode-allocation-policy", "prefill_complete"]
+    radix = ["--disaggregation-decode-enable-radix-cache", "--num-reserved-decode-tokens", "16"]
+    return {
+        "prefill": ["--max-total-tokens", str(prefill), *late, *prefill_flags],
+        "decode": ["--max-total-tokens", str(decode), *late, *radix],
+    }
 
 
 def free_port() -> int:
@@ -48,10 +64,56 @@ def post(url: str, body: dict[str, Any], timeout: float = 600.0) -> Any:
         return json.loads(response.read() or b"null")
 
 
+@dataclass(frozen=True)
+class Forked:
+    """A server that a preloaded process forked: what `Popen` says of a child of our own."""
+
+    pid: int
+
+    def poll(self) -> int | None:
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return -1
+        return None
+
+    def wait(self, timeout: float) -> None:
+        deadline = time.monotonic() + timeout
+        while self.poll() is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired("engine", timeout)
+            time.sleep(0.05)
+
+
+_PRELOADED: dict[str, subprocess.Popen[str]] = {}
+
+
+def fork(kind: str, argv: list[str], env: dict[str, str], log: Path) -> Forked:
+    """A server from the preloaded process of this kind, which is started on first use."""
+    if kind not in _PRELOADED or _PRELOADED[kind].poll() is not None:
+        process = subprocess.Popen(
+            [str(PYTHON), "-m", "basin_engine_support.preload"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, **KIND_ENV[kind]},
+            text=True,
+        )
+        _PRELOADED[kind] = process
+        atexit.register(process.kill)
+    process = _PRELOADED[kind]
+    assert process.stdin is not None and process.stdout is not None
+    process.stdin.write(json.dumps({"argv": argv, "env": env, "log": str(log)}) + "\n")
+    process.stdin.flush()
+    return Forked(int(process.stdout.readline()))
+
+
 class Engine:
     """One server process and its log; `role` is "aggregated", "prefill" or "decode"."""
 
-    def __init__(self, kind: str, role: str, folder: Path, flags: Sequence[str], env: dict[str, str]) -> None:
+    def __init__(
+        self, kind: str, role: str, folder: Path, flags: Sequence[str], env: dict[str, str], preloaded: bool
+    ) -> None:
         self.role, self.port, self.bootstrap_port = role, free_port(), free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = folder / f"{role}-{self.port}.log"
@@ -60,13 +122,19 @@ class Engine:
             pd += ["--disaggregation-bootstrap-port", str(self.bootstrap_port)]
         if role == "decode":
             pd += ["--disaggregation-decode-retraction-backup", "cpu_tensor"]
-        command = [str(PYTHON), "-m", "basin_engine_support.launch", "--model-path", str(model(kind)), *COMMON]
-        command += ["--dtype", DTYPE[kind], "--port", str(self.port), *KIND_FLAGS[kind], *flags]
-        command += [] if role == "aggregated" else pd
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "SGLANG_PLATFORM": "basin_cpu", **KIND_ENV[kind], **env}
+        argv = ["--model-path", str(model(kind)), *COMMON, "--dtype", DTYPE[kind], "--port", str(self.port)]
+        argv += [*KIND_FLAGS[kind], *flags, *([] if role == "aggregated" else pd)]
+        self.process: Forked | subprocess.Popen[bytes]
+        if preloaded:
+            self.process = fork(kind, argv, env, self.log)
+            return
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
-                command, stdout=log, stderr=subprocess.STDOUT, env=environment, start_new_session=True
+                [str(PYTHON), "-m", "basin_engine_support.launch", *argv],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **KIND_ENV[kind], **env},
+                start_new_session=True,
             )
 
     def wait_ready(self) -> None:
@@ -154,10 +222,19 @@ class Deployment:
             with suppress(Exception):
                 first.result(timeout=120)
 
+    def total(self, role: str, name: str, *labels: str) -> float:
+        """A metric summed over the live engines of a role; 0 where none has it yet."""
+        return sum(e.metrics(*labels).get(name, 0.0) for e in self.engines if e.role == role and e.alive)
+
+    def empties(self, within_s: float = 60.0, **metrics: str) -> bool:
+        """Whether the named metric of each role falls to zero."""
+        return all(eventually(lambda r=role, m=name: self.total(r, m) == 0, within_s) for role, name in metrics.items())
+
     def switch(self, **settings: Any) -> None:
-        """Change run-time settings of the plugin on every engine."""
+        """Change run-time settings of the plugin on every live engine."""
         for engine in self.engines:
-            self.switch_one(engine, **settings)
+            if engine.alive:
+                self.switch_one(engine, **settings)
 
     def switch_one(self, engine: Engine, **settings: Any) -> None:
         values = {f"basin_{name}": float(value) for name, value in settings.items()}
@@ -175,14 +252,16 @@ def deploy(
     roles: Sequence[str],
     flags: dict[str, Sequence[str]] | None = None,
     env: dict[str, str] | None = None,
+    preloaded: bool = True,
 ) -> Iterator[Deployment]:
-    """Engines of the given roles, ready; `flags` per role are added to the common ones."""
+    """Engines of the given roles, ready; `flags` per role are added to the common ones. `preloaded=False` starts each
+    as a user would, a process that imports everything."""
     model(kind)
     with tempfile.TemporaryDirectory(prefix="basin-engine-") as folder:
         engines: list[Engine] = []
         try:
             for role in roles:
-                engines.append(Engine(kind, role, Path(folder), (flags or {}).get(role, ()), env or {}))
+                engines.append(Engine(kind, role, Path(folder), (flags or {}).get(role, ()), env or {}, preloaded))
             for engine in engines:
                 engine.wait_ready()
             deployment = Deployment(engines)
@@ -236,8 +315,8 @@ def play_all(deployment: Deployment, seeds: Sequence[int], at_once: int, *args: 
 
 
 def eventually(check: Any, within_s: float) -> bool:
-    """Poll slowly until `check()` holds; engines refresh idle gauges only every half minute."""
+    """Poll until `check()` holds; idle engines refresh their gauges once a second."""
     deadline = time.monotonic() + within_s
     while not (held := check()) and time.monotonic() < deadline:
-        time.sleep(1.0)
+        time.sleep(0.2)
     return bool(held)
