@@ -28,8 +28,7 @@ Summaries = Mapping[str, Sequence[Summary]]
 
 def switch_findings(runs: Mapping[str, Sequence[Records]]) -> str:
     """Figure 21."""
-    count = len(runs["late/basin"])
-    lines = [f"Switched on at minute {LATE_MIN:g}, {f'medians over {count} seeds' if count > 1 else 'one seed'}:", ""]
+    lines = [f"Switched on at minute {LATE_MIN:g}, medians over {_seeds(runs['late/basin'])}:", ""]
     for name, seeds in runs.items():
         if name.startswith("late/"):
             minutes = over_seeds([drained_after_min(run) for run in seeds])
@@ -96,7 +95,7 @@ def sensitivity_findings(runs: Summaries) -> str:
     own = pd.DataFrame({t: {v: change(v, t) for v in variants} for t in triggers})
     close = float((own.sub(1).abs() <= CLOSE).to_numpy().mean())
     lines = [
-        f"{len(own)} variants, {len(triggers)} triggers, {len(runs[f'{triggers[0]}/basin'])} seeds: {close:.0%} of the "
+        f"{len(own)} variants, {len(triggers)} triggers, {_seeds(runs[f'{triggers[0]}/basin'])}: {close:.0%} of the "
         f"pairs stay within {CLOSE:.0%} of the default's goodput, all within {own.min().min():.2f} to "
         f"{own.max().max():.2f} of it.",
         "",
@@ -117,3 +116,7 @@ def sensitivity_findings(runs: Summaries) -> str:
     gain = "**Exact peaks would gain in every trigger.**" if min(true) > 1 else (
         f"Exact peaks do not gain in {sum(value <= 1 for value in true)} of {len(true)}.")  # fmt: skip
     return "\n".join([*lines, "", gain])
+
+
+def _seeds(arm: Sequence[object]) -> str:
+    return f"{len(arm)} seed{'s' if len(arm) > 1 else ''}"

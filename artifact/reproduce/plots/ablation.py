@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
 from artifact.metrics import column, windows
 from artifact.records.schema import Records
@@ -252,9 +253,8 @@ def _estimates(ax: Axes, runs: Summaries) -> pd.DataFrame:
     found = found.sort_values("policy", key=lambda names: names.map(list(ESTIMATE_STYLES).index), kind="stable")
     settings = {name: SENSITIVE[name] for name in PLOTTED if name in set(found["setting"])}
     drawn = bars(ax, found, settings, "ratio", letters=True, styles=ESTIMATE_STYLES)
-    for name, color in ESTIMATE_STYLES.values():
-        ax.bar(0, 0, color=color, label=name)
+    handles = [Patch(color=color, label=name) for name, color in ESTIMATE_STYLES.values()]
     ax.axhline(1, color="black", lw=0.6)
     ax.set(ylabel="Goodput / Basin", xlabel="(b) Working-set estimate")
-    ax.legend(fontsize=7, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=len(ESTIMATE_STYLES))
+    ax.legend(handles=handles, fontsize=7, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=len(handles))
     return drawn
