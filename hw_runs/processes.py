@@ -3,12 +3,14 @@
 Standard library only, so that the engines' own environments can import it.
 """
 
+import ctypes
 import json
 import os
 import shlex
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 import urllib.error
@@ -20,6 +22,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+_PR_SET_PDEATHSIG = 1
 _POLL_S = 0.5
 _ANSWER_S = 30.0
 _LOG_END = 3000
@@ -72,6 +76,7 @@ class Process:
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **command.environment},
                 start_new_session=True,
+                preexec_fn=_end_with_parent if _in_main_thread() else None,
             )
 
     @property
@@ -163,10 +168,21 @@ def free_port() -> int:
         return int(server.getsockname()[1])
 
 
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+def _end_with_parent() -> None:
+    """In the child, before the command: even an owner that is killed outright leaves no engine behind (Linux; counts
+    from the thread that started it, hence the main thread only)."""
+    if _LIBC is not None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 @contextmanager
 def _terminable() -> Iterator[None]:
     """SIGTERM raises `SystemExit`, so that what stands in `finally` is done; only the main thread can hear signals."""
-    if threading.current_thread() is not threading.main_thread():
+    if not _in_main_thread():
         yield
         return
 
@@ -183,7 +199,7 @@ def _terminable() -> Iterator[None]:
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
     """A second Ctrl-C, or SIGTERM, must not leave engines behind."""
-    if threading.current_thread() is not threading.main_thread():
+    if not _in_main_thread():
         yield
         return
     before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}

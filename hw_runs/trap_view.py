@@ -15,6 +15,7 @@ from artifact.reproduce.figures import (
     BLUE,
     GREEN,
     ORANGE,
+    PURPLE,
     SKY,
     VERMILION,
     course,
@@ -26,7 +27,7 @@ from artifact.reproduce.figures import (
 from artifact.reproduce.scenarios import recorded
 from hw_runs.experiment import results_root
 from hw_runs.scrape import CPU_SECONDS, load_engines
-from hw_runs.trap import ARMS, BURST_S, CONTROL_S, CONTROLS, FOLDER
+from hw_runs.trap import ARMS, BURST_S, CONTROL_S, CONTROLS, FOLDER, SIX
 
 Runs = Mapping[str, Sequence[Records]]
 
@@ -42,6 +43,7 @@ STYLES = {
     "large-pool": ("burst, pool x4", SKY, "-"),
     "budgeter": ("burst, budgeter late", GREEN, "--"),
     "basin": ("burst, Basin late", BLACK, "--"),
+    "basin-suspend": ("burst, Basin with suspension late", PURPLE, "--"),
     "admission-only": ("burst, admission only late", ORANGE, ":"),
 }
 SIGNALS = {
@@ -53,8 +55,9 @@ SIGNALS = {
 
 
 def trap_runs(seeds: Sequence[int] | None = None, root: Path | None = None) -> dict[str, list[Records]]:
-    """The recorded arms, one run a seed that all have; an arm without any is an empty list."""
-    return recorded(FOLDER, list(ARMS), seeds, root)
+    """The recorded arms, one run a seed that all have; of the six, an arm without any is an empty list."""
+    found = recorded(FOLDER, list(ARMS), seeds, root)
+    return {arm: runs for arm, runs in found.items() if runs or arm in SIX}
 
 
 class Outcome(NamedTuple):

@@ -91,8 +91,9 @@ def test_one_that_stays_silent_is_given_up(tmp_path):
     assert eventually_gone(process.pid)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_a_signal_to_the_owner_ends_what_it_owns(tmp_path, number):
+    """Killed outright it can do nothing any more: the kernel then ends its children, and engines end their own."""
     port = free_port()
     owner = f"""
 import sys, time
@@ -108,6 +109,9 @@ with running([[command]], Path({str(tmp_path)!r}), 60, 0) as (process,):
     pids = tuple(map(int, process.stdout.readline().split()))
     os.kill(process.pid, number)
     process.wait(30)
+    if number == signal.SIGKILL:
+        assert eventually_gone(pids[0])
+        os.kill(pids[1], signal.SIGKILL)
     assert eventually_gone(*pids)
 
 

@@ -14,7 +14,7 @@ from hw_runs.experiment import results_root
 from hw_runs.laptop import trajectories
 from hw_runs.scrape import CPU_SECONDS, FILE, SCHEMA
 from hw_runs.speed import Speed
-from hw_runs.trap import ARMS, BURST_S, CONTROL_S, CONTROLS, FOLDER, Size, TooSlow, run_trap, trap_scenario
+from hw_runs.trap import ARMS, BURST_S, CONTROL_S, CONTROLS, FOLDER, SHORT_S, Size, TooSlow, run_trap, trap_scenario
 from hw_runs.trap_view import (
     back_s,
     collapsed_s,
@@ -50,7 +50,7 @@ def test_all_arms_are_offered_the_same_base_and_burst(seed):
     for name in ARMS:
         scenario = trap_scenario(name, SIZE, seed)
         planned = plan_sessions(scenario.load, sessions, seed, FAST.unloaded())
-        base.add(tuple((p.id, p.arrival_s) for p in planned if p.group == "base" and p.arrival_s < 90))
+        base.add(tuple((p.id, p.arrival_s) for p in planned if p.group == "base" and p.arrival_s < SHORT_S))
         surge = tuple(p.arrival_s for p in planned if p.group == "surge")
         if ARMS[name].burst:
             surges.add(surge)
@@ -81,6 +81,7 @@ HIT = {
     "large-pool": lambda t: 0.9,
     "budgeter": lambda t: 0.9 if t < 35 or t >= CONTROL_S + 20 else 0.2,
     "basin": lambda t: 0.9 if t < 35 or t >= CONTROL_S + 20 else 0.2,
+    "basin-suspend": lambda t: 0.9 if t < 35 or t >= CONTROL_S + 10 else 0.2,
     "admission-only": lambda t: 0.9 if t < 35 else 0.2,
 }
 
@@ -130,7 +131,7 @@ def test_the_bars_by_hand(root):
     runs = trap_runs(root=root)
     by_arm = {arm: outcome(seeds[0], arm) for arm, seeds in runs.items()}
     assert {arm: o.met for arm, o in by_arm.items()} == {arm: arm != "admission-only" for arm in ARMS}
-    # from second 80 on all calls hit; their first tokens are half a second later: windows 80-85 and 85-90 are healthy
+    # from second 75 on all calls hit; their first tokens are half a second later: windows 75-80 and 80-85 are healthy
     assert by_arm["budgeter"].back_s == 25.0 and by_arm["admission-only"].back_s == np.inf
     assert np.isnan(by_arm["twin"].back_s)
     assert by_arm["burst"].hit_last == pytest.approx(0.2) and by_arm["burst"].ttft_last_s == 0.5
