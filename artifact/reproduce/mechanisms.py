@@ -125,6 +125,7 @@ def table_1(runs: Mapping[str, Sequence[Records]]) -> pd.DataFrame:
         }
         about = {"model term": row.term, "mechanism": row.mechanism, "engaged when": row.engaged}
         rows_.append({"principle": row.principle, **about, **cells_})
+    pd.set_option("display.max_colwidth", None)  # the table is all words
     return pd.DataFrame(rows_).set_index("principle")
 
 
