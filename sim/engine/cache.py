@@ -144,6 +144,11 @@ class PrefixCache:
             self._evict(self._victim(), self.used + tokens - self.capacity)
         self.used += tokens
 
+    def trim(self, key: Hashable, tokens: int) -> None:
+        """Give back what an unused line holds on the GPU beyond so many tokens."""
+        if key in self._lru and (beyond := self.lines[key].tokens - tokens) > 0:
+            self._evict(key, beyond)
+
     def drop(self, key: Hashable) -> None:
         """Forget a line that nobody uses, in both tiers."""
         if key in self._lru:

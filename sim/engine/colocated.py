@@ -318,10 +318,11 @@ class ColocatedEngine:
 
     def _acquire(self, call: EngineCall, prompt: int) -> tuple[int, int, int] | None:
         beyond_head = prompt - call.head
+        limit = max((call.limit if prompt == call.prompt else prompt - 1) - call.head, 0)
+        self.cache.trim(call.key, limit)  # nobody asks for a continuation that was abandoned
         if self.running and beyond_head + self._held_back() > self.cache.room:
             return None
-        limit = call.limit if prompt == call.prompt else prompt - 1
-        return self.cache.acquire(call.key, beyond_head, max(limit - call.head, 0))
+        return self.cache.acquire(call.key, beyond_head, limit)
 
     def _limit_reuse(self, call: EngineCall) -> None:
         """The preceding answer is cached, too; a prompt that does not repeat all of it hits only what came before."""

@@ -77,6 +77,7 @@ class ColocatedCosts:
         new = np.array(t.new_tokens, float)
         new[0] -= t.shared_head_tokens
         new[1:] = np.where(new[1:] >= output[:-1], new[1:] - output[:-1], new[1:])
+        new = np.maximum(new, 1)  # the last token is always computed
         steps = np.maximum(output - 1, 0)
         decode = steps * self.decode_step_s(1, prompt + steps / 2)
         per_call = np.array(t.gap_before_s) + self.overhead_s + self._alone_s(new, prompt) + decode
