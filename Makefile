@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
 PROFILE ?= quick
-# The figures whose full runs are in figures/; an empty FIGS runs every notebook (Figures 7-16 take much longer).
+# The figures whose full runs are in figures/; an empty FIGS runs every notebook (Figures 7-24 take much longer).
 FIGS ?= explore_trap fig01 fig02 fig03 fig04 fig05 fig06
 
 .DEFAULT_GOAL := help

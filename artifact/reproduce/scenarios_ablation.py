@@ -21,7 +21,7 @@ from artifact.reproduce.scenarios_policies import (
     scenario,
     seeds_of,
 )
-from artifact.reproduce.scenarios_sweeps import ALWAYS, STEADY, STEADY_PEAK, SWEEP_SEEDS
+from artifact.reproduce.scenarios_sweeps import ALWAYS, STEADY, STEADY_PEAK
 from artifact.reproduce.summaries import Cell, Summaries, cells, summary_runs
 
 # Figure 21 ---------------------------------------------------------------------------------------------------------
@@ -67,6 +67,8 @@ def switch_runs(
 
 SHARES = (0.1, 0.3, 0.5, 0.7, 0.9)
 """Post-surge rates over the reference overload rate: the ticks of Fig. 22."""
+AFTER_SEEDS = 3
+"""Of Fig. 22 (§7.8)."""
 BASE_SHARE = 0.5
 AFTER_TIERS = {"gpu": 0.0, "host": 2.0}
 AFTER_SURGES = {"plus300": (4.0, (15 * MINUTE, 25 * MINUTE)), "x6": (6.0, (15 * MINUTE, 35 * MINUTE))}
@@ -113,7 +115,7 @@ def after_runs(
                 for share in shares
             }
             arms |= cells(settings, AFTER_POLICIES[tier])
-    count = seeds_of(profile, seeds, SWEEP_SEEDS)
+    count = seeds_of(profile, seeds, AFTER_SEEDS)
     return summary_runs(source, arms, count, resources, "post-surge arrivals")
 
 
@@ -158,9 +160,10 @@ SHORT = ("x5", "overload")
 """The default surge and overload, for small profiles."""
 
 BASIN = {"basin": Variant("basin")}
+NO_ADMISSION = "basin-no-admission"
 REMOVED = {
     name: Variant(name)
-    for name in ("basin-no-priority", "basin-no-lending", "basin-no-admission", "basin-lending-only", PROTOTYPE)
+    for name in ("basin-no-priority", "basin-no-lending", NO_ADMISSION, "basin-lending-only", PROTOTYPE)
 }
 CLIFF_ONLY, NO_LENT_BOUND = "basin-cliff-only", "basin-no-lent-bound"
 
@@ -182,7 +185,8 @@ def ablation_cells(profile: str) -> dict[str, Cell]:
         return _cells({name: SENSITIVE[name] for name in names}, BASIN | REMOVED)
     always = {name: (HOST_SURGES | OVERLOADS | STEADY)[name] for name in (*LARGEST, "overload", STEADY_PEAK)}
     return {
-        **_cells(TRIGGERS | OVERLOADS, BASIN | REMOVED),
+        **_cells(TRIGGERS | {"overload": OVERLOADS["overload"]}, BASIN | REMOVED),
+        **_cells(OVERLOADS, BASIN | {NO_ADMISSION: Variant(NO_ADMISSION)}),
         **_cells(HOST_SURGES, {CLIFF_ONLY: Variant(CLIFF_ONLY)}),
         **_cells(GPU_SURGES, {NO_LENT_BOUND: Variant(NO_LENT_BOUND)}),
         **_cells(always, BASIN | {ALWAYS: Variant(ALWAYS)}),

@@ -14,6 +14,7 @@ from artifact.reproduce.scenarios_policies import (
     OUTPUTS3,
     POLICIES,
     PROTOTYPE,
+    SEEDS,
     SIX,
     SIZES,
     Setting,
@@ -26,8 +27,9 @@ from artifact.reproduce.summaries import Cell, Summaries, cells, summary_runs
 if TYPE_CHECKING:
     from artifact.reproduce.scenarios_recovery import Profiled
 
-SWEEP_SEEDS = 3
-"""Of the sweeps over loads and routers at the full profile, for which the paper states no number."""
+SWEEP_SEEDS = 2
+"""Of the sweeps over loads, routers, controls and open choices at the full profile, for which the paper states no
+number."""
 
 
 def at(name: str, rate_per_min: float) -> str:
@@ -235,11 +237,11 @@ def open_cells(profile: str) -> dict[str, Cell]:
 SWEEPS = {
     "steady": (steady_cells, SWEEP_SEEDS),
     "bailian": (bailian_cells, SWEEP_SEEDS),
-    "host": (host_cells, 5),
+    "host": (host_cells, SEEDS["full"]),
     "routers": (router_cells, SWEEP_SEEDS),
-    "controls": (control_cells, 2),
-    "sources": (source_cells, 5),
-    "open": (open_cells, 2),
+    "controls": (control_cells, SWEEP_SEEDS),
+    "sources": (source_cells, SEEDS["full"]),
+    "open": (open_cells, SWEEP_SEEDS),
 }
 """Cells and full-profile seeds of each sweep."""
 

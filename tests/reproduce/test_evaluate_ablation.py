@@ -208,7 +208,7 @@ def test_claims_of_figure_23():
     assert value("A-abl-overload-shed", runs) == 80.0
     _, data = figure_23(runs)
     a = data[(data["panel"] == "a") & (data["policy"] == "basin-no-admission")]
-    assert set(a["value"]) == {0.8} and len(a) == 10
+    assert set(a["value"]) == {0.8} and len(a) == 10  # eight triggers, overload on both
     assert "**Removing a mechanism never gains more than 3%.**" in ablation_findings(runs)
     runs["x8/basin-no-lending"] = [summary(110.0)]
     assert "Removing one gains more than 3% here: `basin-no-lending` in x8 (1.10)." in ablation_findings(runs)
