@@ -12,6 +12,7 @@ pytestmark = pytest.mark.engine
 MANY = (tuple(range(400, 424)), 3, 150)
 PRESSED = (tuple(range(450, 460)), 1, 190)
 LONG_TOKENS = 100
+HOSTED = ((470,), 3, 300)
 TIMEOUT_S = 12
 # The direct copies by layer are what runs without a GPU; the host holds half as much again as the device.
 HICACHE = (
@@ -29,19 +30,37 @@ def pd(engines):
         yield pair
 
 
-def test_units_go_before_running_requests_and_host_copies_serve_beside_them(pd, engines, references):
+def test_units_go_before_running_requests(pd, engines, references):
     (expected,) = references("llama", [MANY])
     began = time.monotonic()
     played = engines.play_all(pd, MANY[0], 8, *MANY[1:], lend=True)
     assert [p.outputs for p in played] == expected
-    print(f"{len(played) * MANY[1]} calls in {time.monotonic() - began:.0f} s; {pd.prefills[0].metrics('hicache')}")
+    print(f"{len(played) * MANY[1]} calls in {time.monotonic() - began:.0f} s")
     assert pd.total("prefill", "basin_late_reservations_total") >= len(played) * MANY[1]
     assert pd.total("decode", "basin_adopted_units_total") > 0
     assert pd.total("decode", "basin_reclaimed_units_total") > 0
-    assert pd.total("prefill", "basin_fetched_tokens_total") > 0
-    assert pd.total("prefill", "sglang:hicache_backup_tokens_total") > 0
-    assert pd.total("prefill", "sglang:load_back_tokens_total") > 0
     assert pd.total("decode", "basin_retractions_while_lent_total") == 0
+
+
+def test_a_turn_loads_what_the_host_still_has_and_fetches_what_it_lost(pd, engines, references):
+    (expected,) = references("llama", [HOSTED])
+    context, outputs, gained = [], [], []
+    others = iter(range(480, 500))
+    counters = ("sglang:load_back_tokens_total", "basin_fetched_tokens_total")
+    for new, evicting in zip(engines.conversation(HOSTED[0][0], *HOSTED[1:], (20, 60)), (0, 3, 9), strict=True):
+        for _ in range(evicting):  # 450 tokens each: three fill the device, nine the host as well
+            engines.play(pd, next(others), 1, 450, tokens=1)
+        before = [pd.total("prefill", name) for name in counters]
+        context += new
+        answer = pd.generate(context, 8, basin={"session": "hosted", "retain": True})
+        outputs.append(answer["output_ids"])
+        context += answer["output_ids"]
+        gained.append([pd.total("prefill", name) - was for name, was in zip(counters, before, strict=True)])
+    assert outputs == expected[0]
+    (_, (loaded, fetched), (loaded_later, fetched_later)) = gained
+    assert loaded >= 300 and fetched == 0, gained
+    assert loaded_later == 0 and fetched_later >= 300, gained
+    assert pd.total("prefill", "sglang:hicache_backup_tokens_total") > 0
 
 
 def test_retracted_requests_complete_and_their_reservations_return(pd, engines, references):

@@ -6,6 +6,7 @@ the prompt.
 """
 
 import json
+import math
 import sys
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import torch
 import basin_engine_support.torchvision_cpu  # noqa: F401
 
 GAIN = 1.6
+FORGETTING = 0.01  # decay rate of a recurrent state: it outlives a hundred tokens
 VOCABULARY = 1024
 
 
@@ -72,6 +74,8 @@ def build(kind: str, folder: Path) -> None:
         for name, weight in model.named_parameters():
             if weight.dim() >= 2 and "conv1d" not in name:
                 weight.normal_(0.0, GAIN / weight.shape[-1] ** 0.5)
+            if name.endswith("A_log"):
+                weight.fill_(math.log(FORGETTING))  # transformers' own draw forgets a state within a few tokens
     model.to(dtype).save_pretrained(folder)
     if kind == "gated-delta":
         # The engine's config class wants the interval that transformers derives the layer types from and drops.
