@@ -1,6 +1,5 @@
 """Synthetic prompts of given lengths that repeat of each other exactly what a trajectory says they repeat."""
 
-import base64
 import random
 from functools import cache
 from typing import Any
@@ -8,13 +7,26 @@ from zlib import crc32
 
 from artifact.workload.trajectory import Trajectory
 
-_FILLER_BYTES = 1 << 21
+_FILLER_WORDS = 1 << 19
+_WORDS = """
+act add age ago aid aim air all and any are arm art ask bad bag ban bar bay bed bet big bit box boy bus but
+buy can cap car cat cup cut dad day did dog dry due ear eat egg end era eye fan far fat fee few fit fix fly
+for fun gap gas get guy gym had has hat her him hip his hit hot how ice its jet job joy key kid lab law lay
+leg let lie lip log lot low mad man map may mix mod mom net new nor not now nut odd oil old one our out own
+pay pen per pet pie pin pop pot put rat raw ray red rid row run say sea see set she sir sit six sky son sum
+sun tag tap tax tea ten the tie tip ton too top toy try two use van vet via was way web wet who win yes yet
+you zip
+"""
+WORDS = tuple(_WORDS.split())
+"""Three letters each and, with the space beside them, one token of the byte-pair vocabularies in use: of text made of
+them, four bytes are a token."""
+WORD_BYTES = 4
 
 
 @cache
 def filler() -> str:
-    """Two megabytes of text without repetitions, the same in every process."""
-    return base64.b64encode(random.Random(0).randbytes(_FILLER_BYTES)).decode()
+    """Two megabytes of words in random order, the same in every process."""
+    return "".join(f"{word} " for word in random.Random(0).choices(WORDS, k=_FILLER_WORDS))
 
 
 class SessionPrompts:
@@ -66,5 +78,6 @@ class SessionPrompts:
         self._pieces = [*cut, (self._offset(call), kept, length)]
 
     def _offset(self, salt: int) -> int:
-        """Where in the filler a text of this session begins; far enough from its end for any prompt."""
-        return crc32(f"{self._session_id}/{salt}".encode()) % (len(filler()) // 2)
+        """Where in the filler a text of this session begins, with a word; far enough from its end for any prompt."""
+        place = crc32(f"{self._session_id}/{salt}".encode()) % (len(filler()) // 2)
+        return place - place % WORD_BYTES

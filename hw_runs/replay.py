@@ -87,7 +87,7 @@ class _Replay:
         unloaded_s: Callable[[PlannedSession], float] | None,
         end_group: tuple[float, Group] | None,
         sample_s: float,
-        on_start: Callable[[], None],
+        on_start: Callable[[], None] = lambda: None,
     ) -> None:
         self.on_start = on_start
         self.target, self.duration_s, self.unloaded_s = target, duration_s, unloaded_s

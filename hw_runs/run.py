@@ -29,13 +29,15 @@ from hw_runs.replay import Switch, Target, replay
 from hw_runs.replay_cli import provenance as scenario_provenance
 from hw_runs.scrape import Scraper
 from hw_runs.serve import CannotServe, Say, Served, serving
-from hw_runs.speed import measure
+from hw_runs.speed import measure, prompt_tokens
 from sim.calibration.model import calibration
 from sim.engine.costs import Costs, unloaded_duration
 
 DRAIN_S = 120.0
 """For an engine to drop what the last run left behind."""
 PROFILE = "profile.json"
+TEXT_TOKENS = (500, 2500)
+LENGTH_TOLERANCE = 0.03
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,7 @@ def execute(
             with serving(
                 deployment, group[0].policy, accept_capacities=accept_capacities, machine=machine, say=say
             ) as served:
-                about = provenance.of_engines(served, machine)
+                about = provenance.of_engines(served, machine) | check_text(deployment)
                 reference = reference_of(deployment)
                 for run in group:
                     say(f"{run.folder}: {run.scenario.load.duration_s:.0f} s")
@@ -185,6 +187,19 @@ def one_run(
     records.meta["clocks_after"] = provenance.clocks()
     _save(records, scraper, run.path)
     return records
+
+
+def check_text(deployment: Deployment) -> dict[str, float]:
+    """Prompt tokens that the engine counts over those planned, for text as it is replayed, less what a conversation's
+    frame costs. Raises `CannotServe` where lengths would be off by more than `LENGTH_TOLERANCE`."""
+    counted = [prompt_tokens(deployment, words * deployment.model.bytes_per_token) for words in TEXT_TOKENS]
+    ratio = (counted[1] - counted[0]) / (TEXT_TOKENS[1] - TEXT_TOKENS[0])
+    if abs(ratio - 1) > LENGTH_TOLERANCE:
+        raise CannotServe(
+            f"model.bytes_per_token: {deployment.model.bytes_per_token} bytes of replayed text make {ratio:.2f} tokens "
+            f"of {deployment.model.served_name}; correct it in {deployment.name}.yaml"
+        )
+    return {"prompt_tokens_over_planned": ratio}
 
 
 def empty_caches(deployment: Deployment) -> None:

@@ -11,6 +11,7 @@ from scipy.optimize import nnls
 
 from artifact.workload.plan import Unloaded
 from artifact.workload.trajectory import Trajectory
+from hw_runs.commands import chat
 from hw_runs.deployment import Deployment
 from hw_runs.prompts import filler
 
@@ -85,22 +86,24 @@ def _text(salt: int, number: int, length: int) -> str:
     return (f"{salt}:{number}:" + filler())[:length]
 
 
+def prompt_tokens(deployment: Deployment, length: int) -> int:
+    """As the engine counts them in so many bytes of replayed text."""
+    usage: dict[str, int] = json.loads(_call(deployment, filler()[:length], 1))["usage"]
+    return usage["prompt_tokens"]
+
+
 def _asking(deployment: Deployment) -> Ask:
     def ask(text: str, tokens: int) -> float:
-        body = json.dumps(
-            {
-                "model": deployment.model.served_name,
-                "messages": [{"role": "user", "content": text}],
-                "max_tokens": tokens,
-                "ignore_eos": True,
-            }
-        ).encode()
-        request = urllib.request.Request(
-            f"{deployment.upstream}/v1/chat/completions", body, {"content-type": "application/json"}
-        )
         began = time.monotonic()
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:
-            response.read()
+        _call(deployment, text, tokens)
         return time.monotonic() - began
 
     return ask
+
+
+def _call(deployment: Deployment, text: str, tokens: int) -> bytes:
+    url, body = f"{deployment.upstream}/v1/chat/completions", json.dumps(chat(deployment, text, tokens)).encode()
+    request = urllib.request.Request(url, body, {"content-type": "application/json"})
+    with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:
+        answer: bytes = response.read()
+        return answer

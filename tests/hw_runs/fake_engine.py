@@ -37,7 +37,7 @@ class FakeEngine:
     async def chat(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
         prompt = "".join(message["content"] for message in body["messages"])
-        if prompt.startswith(self.args.die_at):
+        if self.args.die_streaming and body.get("stream"):
             sys.exit(3)
         cached = max((common_prefix(prompt, known) for known in self.prompts), default=0)
         self.prompts = [*self.prompts[-50:], prompt]
@@ -75,7 +75,7 @@ def main() -> None:
     parser.add_argument("--block-size", type=int, default=16)
     parser.add_argument("--num-gpu-blocks-override", type=int, default=100)
     parser.add_argument("--enable-prefix-caching", action="store_true")
-    parser.add_argument("--die-at", default="no prompt begins like this")
+    parser.add_argument("--die-streaming", action="store_true")
     parser.add_argument("--never-ready", action="store_true")
     args = parser.parse_args()
     if args.never_ready:

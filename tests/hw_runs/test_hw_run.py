@@ -14,7 +14,6 @@ from artifact.reproduce.scenarios_policies import HARDWARE, PROTOTYPE_POLICIES
 from hw_runs import run_cli
 from hw_runs.deployment import load_deployment
 from hw_runs.experiment import known_experiments, load_experiment, results_root, runs_of
-from hw_runs.prompts import filler
 from hw_runs.run import Failed, effort, execute, unavailable
 from hw_runs.scrape import load_engines
 from sim.scenario import Scenario
@@ -53,6 +52,7 @@ def test_runs_of_two_policies_are_replayed_recorded_and_not_repeated(fake, tmp_p
         assert meta["versions"].keys() == {"basin-artifact", "basin"} and meta["commit"]
         assert meta["capacity"] == {"prefill_cache_tokens": 32000, "decode_kv_tokens": 32000, "host_cache_tokens": 0}
         assert "--enable-prefix-caching" in meta["commands"]["unified-0"]
+        assert meta["prompt_tokens_over_planned"] == 1.0
         assert meta["unloaded_reference"]["measured"]["call_s"] > 0
         assert meta["scenario"]["policy"]["name"] == run.policy and meta["errors"] == {}
         assert len(calls) > 3 and (calls["prompt_tokens"] > calls["cached_tokens"]).all()
@@ -74,14 +74,21 @@ def test_runs_of_two_policies_are_replayed_recorded_and_not_repeated(fake, tmp_p
 
 
 def test_a_run_whose_engine_dies_is_not_saved_and_nothing_is_left(fake, tmp_path, results):
-    """It dies at a prompt that begins with the workload's shared head, as every session's does."""
-    flags = {"num-gpu-blocks-override": 1000, "block-size": 32, "die-at": filler()[:12]}
+    """It dies at the first call that is streamed, as those of a run are."""
+    flags = {"num-gpu-blocks-override": 1000, "block-size": 32, "die-streaming": True}
     path = fake(file=True, flags=flags)
     runs, _ = runs_of(load_experiment(experiment(tmp_path, path, ["none"], duration_s=2, warm_sessions=0)))
     with pytest.raises(Failed, match="unified-0 ended; the end of"):
         execute(runs)
     assert not runs[0].path.exists() and not runs[0].done
     assert unavailable(runs) == {}, "its ports are free again"
+
+
+def test_text_whose_tokens_are_not_counted_as_planned_stops_a_run(fake, tmp_path, results):
+    model = {"path": "no-model", "served_name": "fake", "bytes_per_token": 4}
+    runs, _ = runs_of(load_experiment(experiment(tmp_path, fake(file=True, model=model), ["none"])))
+    with pytest.raises(Failed, match=r"4 bytes of replayed text make 4\.00 tokens of fake; correct it in fake\.yaml"):
+        execute(runs)
 
 
 def test_an_engine_that_cannot_start_says_why_and_other_groups_go_on(fake, tmp_path, results):

@@ -6,11 +6,12 @@ import sys
 import time
 from itertools import pairwise
 
+import bpe_openai
 import pytest
 
 from artifact.workload.trajectory import Trajectory
 from hw_runs.laptop import SHAPES, laptop_sessions
-from hw_runs.prompts import SessionPrompts
+from hw_runs.prompts import WORDS, SessionPrompts, filler
 from hw_runs.scrape import Scraper, gpu_readings, group_cpu_s, load_engines
 from hw_runs.speed import OUTPUT, SUFFIX, Speed, fit
 
@@ -65,6 +66,16 @@ def test_laptop_sessions_have_their_shape_and_texts_their_lengths():
         gaps = [g for s in sessions for g in s.gap_before_s[1:]]
         assert sum(gaps) / len(gaps) == pytest.approx(shape.gap_mean_s, rel=0.1)
     assert min(shape.task_tokens[0] for shape in SHAPES.values()) > SUFFIX
+
+
+@pytest.mark.parametrize("name", ["cl100k_base", "o200k_base"])
+def test_four_bytes_of_replayed_text_are_a_token(name):
+    """Of the vocabularies that today's ones descend from; wherever a text of whole words is cut, up to one token."""
+    vocabulary = bpe_openai.get_encoding(name)
+    for start, words in ((0, 5000), (4 * 777, 1234)):
+        tokens = len(vocabulary.encode(filler()[start : start + 4 * words]))
+        assert words <= tokens <= words + 1
+    assert len({len(word) for word in WORDS}) == 1 and len(set(WORDS)) == len(WORDS)
 
 
 def test_cpu_time_of_a_process_group():
