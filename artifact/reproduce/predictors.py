@@ -198,7 +198,8 @@ def goodput_runs(
 
 
 def gains(runs: Summaries) -> pd.DataFrame:
-    """Goodput of every policy and seed (sessions/h) and its `gain` over Basin with the paper's ridge in that seed."""
+    """Goodput of every policy and seed (sessions/h), its `gain` over Basin with the paper's ridge in that seed, and the
+    sessions `active` in minutes 60-75."""
     base = {run.meta["seed"]: run.goodput for run in runs[f"{TRAP}/basin"]}
     rows = [
         {
@@ -208,6 +209,7 @@ def gains(runs: Summaries) -> pd.DataFrame:
             "gain": run.goodput / base[run.meta["seed"]] if base[run.meta["seed"]] else np.nan,
             "state": run.state,
             "wait_p90_s": run.wait_p90_s,
+            "active": run.active,
         }
         for name, seeds in runs.items()
         for run in seeds

@@ -171,7 +171,7 @@ def test_a_bailian_trace_is_recognised_by_its_format(foretold: Foretold) -> None
 
 
 def run(goodput: float, seed: int = 0) -> Summary:
-    numbers = dict.fromkeys(Summary.__slots__, math.nan) | {"goodput": goodput, "wait_p90_s": 10.0}
+    numbers = dict.fromkeys(Summary.__slots__, math.nan) | {"goodput": goodput, "wait_p90_s": 10.0, "active": 30.0}
     return Summary(**numbers | {"state": "healthy", "meta": {"source": "sim", "seed": seed}})
 
 
@@ -197,6 +197,15 @@ def test_gains_are_paired_by_seed() -> None:
 def test_the_verdict_is_that_of_every_seed(growing: tuple[float, float], verdict: str) -> None:
     words = gains_findings(runs(growing))
     assert verdict in words and "make +30.0%." in words
+    assert "newcomers" not in words  # as many are active under every predictor
+    assert "30 sessions active in minutes 60-75, p90 wait 10 s; healthy." in words
+
+
+def test_fewer_sessions_inside_are_named_as_what_following_costs() -> None:
+    found = runs((90.0, 190.0))
+    for policy, active in (("basin-growing-peaks", 20.0), ("basin-blended-peaks", 25.0)):
+        found[f"{TRAP}/{policy}"] = [replace(one, active=active) for one in found[f"{TRAP}/{policy}"]]
+    assert "follow the sessions 20 are active, with the same ones kept from the door 25" in gains_findings(found)
 
 
 def test_pictures_hold_what_they_draw(foretold: Foretold) -> None:
