@@ -33,6 +33,7 @@ from artifact.metrics.states import Degradation, EndState, degradation, end_stat
 from artifact.metrics.turns import (
     collapsed_at,
     degraded_from,
+    gateway_waits,
     in_system,
     in_system_at,
     recovered_after_s,
@@ -66,6 +67,7 @@ __all__ = [
     "evaluated",
     "first_call_wait",
     "fit_cold_cost",
+    "gateway_waits",
     "goodput",
     "hit_curve",
     "hit_rate",

@@ -5,6 +5,9 @@ A turn is a model call; it counts in the window in which it finishes (`artifact.
 a call is scheduled).
 """
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import numpy as np
 import pandas as pd
 
@@ -81,6 +84,38 @@ def turn_windows(
             "sessions": [in_system(records, (start, start + width_s)) for start in starts],
         }
     )
+
+
+def gateway_waits(records: Records, gaps: Mapping[str, Sequence[float]]) -> pd.Series:
+    """Seconds that each session was held at the gateway in all, by session: before its first call from its arrival on,
+    and before every later one from the end of its gap on. `gaps`: seconds before every call, by trajectory.
+
+    A call that was ready and not let through when the run ended has been held until then. Sessions of a warm start
+    have no arrival and are left out."""
+    sessions = records.sessions.to_pandas().set_index("session_id")
+    sessions = sessions[sessions["group"] != "warm"]
+    calls = records.calls.to_pandas().sort_values("call_index")
+    released = dict(iter(calls.groupby("session_id")[["released_s", "finished_s"]]))
+    none = calls.iloc[:0][["released_s", "finished_s"]]
+    return pd.Series(
+        {
+            row.Index: _held_s(row, released.get(row.Index, none), gaps[row.trajectory_id], duration_s(records))
+            for row in sessions.itertuples()
+        },
+        dtype=float,
+    )
+
+
+def _held_s(session: Any, calls: pd.DataFrame, gaps: Sequence[float], end_s: float) -> float:
+    """Over the calls of one session that were let through, and the next one if there is to be one."""
+    count = len(calls)
+    ends = zip(calls["finished_s"], gaps[1:], strict=False)
+    ready = np.array([session.arrival_s, *(finished + gap for finished, gap in ends)])
+    released = calls["released_s"].to_numpy()
+    if count < session.calls_planned and np.isnan(session.ended_s):
+        released = np.append(released, end_s)
+    held = released - ready[: len(released)]
+    return float(np.nansum(np.clip(held, 0.0, None)))
 
 
 def degraded_from(records: Records, after_s: float) -> float:

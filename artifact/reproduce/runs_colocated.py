@@ -30,7 +30,7 @@ def colocated_runs(
 
     Seeds count from 0: the published number of runs (full), a third of it but two at least (quick), or one (smoke). Of
     an experiment about getting out, the controlled arms run only the seeds that `none` shows collapsed when control
-    begins. Raises `ValueError` for another source or an unknown arm."""
+    begins, and smoke takes as many as quick, since not every seed is. Raises `ValueError` for another source or an unknown arm."""
     check_profile(profile)
     names = arms_of(*names)
     if source == "hw":
@@ -38,7 +38,7 @@ def colocated_runs(
     if source != "sim":
         raise ValueError(f"source {source!r} is none of sim, hw")
     given = None if seeds is None else list(seeds)
-    wanted = {name: given or seeds_of(experiments()[name].runs, profile) for name in names}
+    wanted = {name: given or seeds_of(name, profile) for name in names}
     late = {name for name in names if experiments()[name].collapsed_s is not None}
     first = {name: wanted[name] for name in names if name not in late}
     for name in late:
@@ -48,9 +48,12 @@ def colocated_runs(
     return {name: found[name] for name in names}
 
 
-def seeds_of(published: int, profile: str) -> list[int]:
-    """Seeds of an arm with so many published runs."""
-    count = {"smoke": 1, "quick": max(2, published // 3), "full": published}[profile]
+def seeds_of(name: str, profile: str) -> list[int]:
+    """Seeds of an arm at a profile."""
+    published = experiments()[name].runs
+    late = any(arm.collapsed_s for other, arm in experiments().items() if uncontrolled(other) == uncontrolled(name))
+    few = max(2, published // 3)
+    count = {"smoke": few if late else 1, "quick": few, "full": published}[profile]
     return list(range(min(count, published)))
 
 

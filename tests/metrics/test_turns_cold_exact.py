@@ -12,6 +12,7 @@ from artifact.metrics import (
     collapsed_at,
     degraded_from,
     fit_cold_cost,
+    gateway_waits,
     in_system,
     in_system_at,
     mean_running,
@@ -131,3 +132,25 @@ def test_published_p_values():
     with pytest.raises(ValueError, match="no pairs"):
         paired_test([], [])
     assert share_interval(7, 7) == pytest.approx((0.025 ** (1 / 7), 1.0))
+
+
+def test_a_session_is_held_at_the_door_and_at_turn_boundaries():
+    planned = {"calls_planned": 3}
+    sessions = [
+        session("a", 10.0, 90.0, **planned),
+        session("stood aside", 0.0, None, **planned),
+        session("running", 0.0, None, **planned),
+        session("at its tools", 0.0, None, **planned),
+        session("door", 3000.0, None, admitted_s=None, **planned),
+        session("warm", 0.0, group="warm"),
+    ]
+    calls = [
+        call(40.0, 1.0, session_id="a"),  # 30 s at the door
+        call(44.0, 1.0, session_id="a", call_index=1),  # 41 + gap 3: let through at once
+        call(55.0, 1.0, session_id="a", call_index=2),  # 45 + gap 5: held 5 s
+        call(0.0, 1.0, session_id="stood aside"),  # ready at 4, not let through by 3,600
+        call(0.0, None, session_id="running"),
+        call(0.0, 3598.0, session_id="at its tools"),  # ready after the end
+    ]
+    held = gateway_waits(records(calls, sessions), {"t": (0.0, 3.0, 5.0)})
+    assert held.to_dict() == {"a": 35.0, "stood aside": 3596.0, "running": 0.0, "at its tools": 0.0, "door": 600.0}

@@ -11,7 +11,8 @@ from artifact.reproduce.runner import find_notebooks
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = {path.stem: path for path in find_notebooks(ROOT, [])}
-WITHOUT_CLAIMS = {"fig01", "fig02", "explore_trap", "open_choices", "table1_mechanisms", "trap_on_cpu"}
+WITHOUT_CLAIMS = {"fig01", "fig02", "explore_trap", "open_choices", "table1_mechanisms", "trap_on_cpu", "compare_recovery",
+                  "escape_time"}  # fmt: skip
 """Schematics and sandbox of the fluid model, our own sweep, a table, our demonstration: what is published has no
 numbers to judge."""
 MAPS = ("fig07_surge_map", "fig08_recoverable_load", "fig09_classification", "fig10_post_surge")
@@ -31,8 +32,22 @@ COMPARISONS = (
     "fig23_ablations",
     "fig24_sensitivity",
 )
+PAPER_B = (
+    "b_fig1_burst",
+    "b_fig2_traces",
+    "b_fig3_sglang",
+    "b_fig4_loop",
+    "b_fig5_recovery",
+    "b_fig6_mix",
+    "b_fig7_trace_recovery",
+    "b_fig8_cohorts",
+    "b_prevention",
+    "b_table1_controls",
+    "b_table2_pairs",
+    "b_table3_recovery",
+)
 UNJUDGED = ("fig22_post_surge_policies", "sec73_healthy_controls", "sec75_eviction_and_borrowing", "open_choices",
-            "table1_mechanisms")  # fmt: skip
+            "table1_mechanisms", "compare_recovery")  # fmt: skip
 """Their claims are about more runs than the smoke profile makes, or there are none."""
 
 
@@ -97,7 +112,7 @@ def test_figure_3_runs_from_the_folder_of_the_notebooks(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", (*MAIN[1:], *MAPS, *COMPARISONS))
+@pytest.mark.parametrize("name", (*MAIN[1:], *MAPS, *COMPARISONS, *PAPER_B))
 def test_it_runs_from_the_repository_root(name, tmp_path):
     assert_it_shows_and_judges(name, execute(name, tmp_path))
 
@@ -111,9 +126,9 @@ def test_it_draws_what_the_smoke_profile_makes(name, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", (*MAIN[1:], *MAPS, *COMPARISONS, *UNJUDGED))
+@pytest.mark.parametrize("name", (*MAIN[1:], *MAPS, *COMPARISONS, *PAPER_B, *UNJUDGED))
 def test_without_hardware_runs_it_says_so_and_draws_nothing(name, tmp_path):
-    if any((ROOT / "hw_runs" / "results" / runs).is_dir() for runs in ("h100-1p1d", "policies")):
+    if any((ROOT / "hw_runs" / "results" / runs).is_dir() for runs in ("h100-1p1d", "policies", "colocated", "rescue")):
         pytest.skip("there are hardware runs")
     part = ROOT / "build" / "claims" / f"{name}.smoke.json"
     before = part.read_bytes() if part.is_file() else None

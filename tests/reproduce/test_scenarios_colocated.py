@@ -64,8 +64,9 @@ def test_published_settings():
 
 
 def test_seeds_of_a_profile():
-    assert [len(seeds_of(12, profile)) for profile in ("smoke", "quick", "full")] == [1, 4, 12]
-    assert seeds_of(3, "quick") == [0, 1] and seeds_of(1, "quick") == [0]
+    assert [len(seeds_of("pairs/none", profile)) for profile in ("smoke", "quick", "full")] == [1, 4, 12]
+    assert [len(seeds_of("recovery/none", profile)) for profile in ("smoke", "quick", "full")] == [5, 5, 16]
+    assert seeds_of("sglang/five", "quick") == [0, 1] and seeds_of("drain/0.006", "quick") == [0]
 
 
 def test_controlled_arms_run_the_collapsed_seeds_only(ran):
