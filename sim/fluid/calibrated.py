@@ -7,7 +7,8 @@ import numpy as np
 
 from artifact.workload.catalog import workload
 from artifact.workload.trajectory import Trajectory
-from sim.calibration.model import Calibration, calibration
+from sim.calibration.model import Calibration, calibration, colocated_calibration
+from sim.engine.colocated_costs import ColocatedCosts
 from sim.fluid.hits import HitCurve
 from sim.fluid.model import FluidDeployment
 from sim.scenario import Deployment
@@ -61,8 +62,10 @@ def fluid_deployment(
     hits: HitCurve | None = None,
 ) -> FluidDeployment:
     """The fluid model of a simulated deployment serving `trajectories` (or a workload of that name)."""
-    engine = calibration(deployment.calibration)
     sessions = workload(trajectories) if isinstance(trajectories, str) else trajectories
+    if deployment.kind == "colocated":
+        return _colocated(deployment, sessions, hits or HitCurve())
+    engine = calibration(deployment.calibration)
     terms = session_terms(sessions, engine.decode.fixed_s.value)
     step_per_request = (
         engine.decode.per_request_s.value + engine.decode.per_context_token_s.value * terms.context_tokens
@@ -81,6 +84,34 @@ def fluid_deployment(
         unloaded_latency_s=_outside_decode_s(engine, terms) + terms.output_tokens * engine.decode.fixed_s.value,
         latency_s_per_request=terms.output_tokens * step_per_request / deployment.decode,
         hits=hits or HitCurve(),
+    )
+
+
+def _colocated(deployment: Deployment, sessions: Sequence[Trajectory], hits: HitCurve) -> FluidDeployment:
+    """One engine in Eq. 1's terms: D_KV is the pool, and μ_p what is left of mixed steps beside a pool full of requests
+    that decode. Turns slow one another down by their decode and by the prefill of their new tokens."""
+    costs = ColocatedCosts.of(colocated_calibration(deployment.calibration))
+    terms = session_terms(sessions, costs.fixed_s)
+    answered = sum(sum(t.output_tokens[:-1]) for t in sessions) / sum(t.n_calls for t in sessions)
+    new_tokens = terms.new_tokens - answered  # the preceding answer hits, too
+    slots = costs.pool_tokens / terms.context_tokens
+    mixed_s = costs.mixed_step_s(slots, costs.pool_tokens) if costs.scheduler == "vllm" else costs.decode_step_s(1, 0)
+    compute_s = costs.chunk_tokens * (costs.prefill_token_s + terms.prefill_position * costs.prefill_position_s)
+    new_s = new_tokens * (costs.prefill_token_s + terms.prompt_tokens * costs.prefill_position_s) + costs.fixed_s
+    per_request = costs.request_s + costs.context_s * terms.context_tokens
+    return FluidDeployment(
+        name=f"{deployment.calibration}, {'GPU' if deployment.host_ratio == 0 else f'host ×{deployment.host_ratio:g}'}",
+        cache_tokens=costs.pool_tokens * max(1.0, deployment.host_ratio),
+        decode_kv_tokens=costs.pool_tokens,
+        prefill_tokens_per_s=costs.chunk_tokens / (mixed_s + compute_s),
+        context_tokens=terms.context_tokens,
+        prompt_tokens=terms.prompt_tokens,
+        new_tokens=new_tokens,
+        calls_per_session=terms.calls_per_session,
+        gap_s=terms.gap_s,
+        unloaded_latency_s=costs.overhead_s + terms.output_tokens * costs.fixed_s,
+        latency_s_per_request=terms.output_tokens * per_request + new_s,
+        hits=hits,
     )
 
 
