@@ -80,7 +80,7 @@ def _verdict(found: pd.DataFrame) -> str:
     if ours["max"] < 1 and followed < kept:
         words += (
             f" With predictions that follow the sessions {followed:.0f} are active, with the same ones kept from the "
-            f"door {kept:.0f}: what is reserved anew for residents that outgrow their prediction is not there for others, and "
-            "the order at the door, which exact peaks improve, stays as it was."
+            f"door {kept:.0f}: what is reserved anew for residents that outgrow their prediction is not there for "
+            "others, and the order at the door, which exact peaks improve, stays as it was."
         )
     return words
