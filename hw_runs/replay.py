@@ -16,7 +16,7 @@ import aiohttp
 from artifact.records.schema import Records
 from artifact.workload.load import Group, PlannedSession
 from hw_runs.prompts import SessionPrompts
-from hw_runs.replay_rows import Progress, call_row, sample_row
+from hw_runs.replay_rows import OpenCall, Progress, call_row, open_row, sample_row
 
 _TRIES = 4
 _UNLIMITED = aiohttp.ClientTimeout(total=None, sock_connect=30)
@@ -131,7 +131,7 @@ class _Replay:
         meta |= {"duration_s": self.duration_s, "speed": self.target.speed, "errors": self.errors}
         meta["late_s"] = self._late_s / self._waits
         return Records.from_rows(
-            self.calls,
+            self.calls + [open_row(p) for p in self.progress if p.open_call is not None],
             [p.row(self.unloaded_s(p.plan) if self.unloaded_s else None) for p in self.progress],
             self.samples,
             meta,
@@ -192,11 +192,13 @@ class _Replay:
                 retry_s = float(response.headers.get("retry-after", 1.0))
         except (aiohttp.ClientError, ConnectionError) as error:
             reason, retry_s = type(error).__name__, 1.0
+            progress.open_call = None
         self.errors[reason] = self.errors.get(reason, 0) + 1
         return retry_s
 
     async def _read(self, progress: Progress, index: int, response: aiohttp.ClientResponse, sent_s: float) -> None:
         released_s = sent_s + float(response.headers.get("x-basin-wait-s", 0.0))
+        progress.open_call = OpenCall(index, released_s)
         first_s: float | None = None
         last_s = 0.0
         slow = 0
@@ -206,7 +208,7 @@ class _Replay:
                 continue
             now = self.now()
             if first_s is None:
-                first_s = now
+                first_s = progress.open_call.first_token_s = now
                 progress.admitted_s = released_s if progress.admitted_s is None else progress.admitted_s
                 progress.started_s = now if progress.started_s is None else progress.started_s
             elif self.target.itl_slo_s is not None and now - last_s > self.target.itl_slo_s:
@@ -221,6 +223,7 @@ class _Replay:
         progress.decode_steps += max(ending["usage"]["completion_tokens"] - 1, 0)
         if measured is not None:
             progress.slow_steps = (progress.slow_steps or 0) + measured
+        progress.open_call = None
         times_s = (released_s, first_s, self.now())
         self.calls.append(call_row(progress.plan.id, index, times_s, ending["usage"], engine, measured))
 
@@ -284,6 +287,7 @@ class _Replay:
             if progress.plan.group == group and progress.plan.arrival_s <= at_s and progress.ended_s is None:
                 task.cancel()
                 progress.ended_s, progress.outcome = self.now(), "ended"
+                progress.open_call = None
 
     async def _state(self) -> dict[str, Any]:
         async with self._client.get(self.target.base_url + "/sessions?limit=0") as response:

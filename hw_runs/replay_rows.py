@@ -7,6 +7,15 @@ from artifact.workload.load import PlannedSession
 
 
 @dataclass(slots=True)
+class OpenCall:
+    """A call that the target has accepted and not finished."""
+
+    index: int
+    released_s: float
+    first_token_s: float | None = None
+
+
+@dataclass(slots=True)
 class Progress:
     """One session in the making of its row."""
 
@@ -18,6 +27,7 @@ class Progress:
     calls_done: int = 0
     decode_steps: int = 0
     slow_steps: int | None = None
+    open_call: "OpenCall | None" = None
 
     @property
     def active(self) -> bool:
@@ -71,6 +81,15 @@ def call_row(
         engine.get("prefill_instance"),
         engine.get("decode_instance"),
     )
+
+
+def open_row(progress: Progress) -> tuple[Any, ...]:
+    """The row of a call that is in the engine when the run ends: what it has found is not known yet."""
+    call, trajectory = progress.open_call, progress.plan.trajectory
+    assert call is not None
+    prompt, output = trajectory.prompt_tokens[call.index], trajectory.output_tokens[call.index]
+    times = (call.released_s, None, None, call.first_token_s, None)
+    return (progress.plan.id, call.index, *times, prompt, None, None, None, output, None, None, None)
 
 
 def sample_row(state: dict[str, Any], now: float, active_extra: int) -> tuple[Any, ...]:

@@ -47,13 +47,13 @@ class FakeEngine:
             "completion_tokens": body["max_tokens"],
             "prompt_tokens_details": {"cached_tokens": cached},
         }
-        self.running += 1
-        await asyncio.sleep(0.002 + 1e-5 * (len(prompt) - cached))
-        self.running -= 1
         if not body.get("stream"):
             return web.json_response({"choices": [], "usage": usage})
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await response.prepare(request)
+        self.running += 1
+        await asyncio.sleep(self.args.answer_s + 1e-5 * (len(prompt) - cached))
+        self.running -= 1
         for event in ({"choices": [{"delta": {"content": "x"}}]}, {"choices": [], "usage": usage}):
             await response.write(b"data: " + json.dumps(event).encode() + b"\n\n")
         await response.write(b"data: [DONE]\n\n")
@@ -76,6 +76,7 @@ def main() -> None:
     parser.add_argument("--num-gpu-blocks-override", type=int, default=100)
     parser.add_argument("--enable-prefix-caching", action="store_true")
     parser.add_argument("--die-streaming", action="store_true")
+    parser.add_argument("--answer-s", type=float, default=0.002)
     parser.add_argument("--never-ready", action="store_true")
     args = parser.parse_args()
     if args.never_ready:

@@ -7,7 +7,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from artifact.metrics import hit_rate, windows
+from artifact.metrics import hit_rate, ttft, windows
 from artifact.records.schema import Records
 from artifact.reproduce.scenarios import TRAP_DEPLOYMENT, recorded, trap_h100
 from artifact.reproduce.scenarios_policies import HARDWARE, PROTOTYPE_POLICIES
@@ -176,3 +176,16 @@ def test_errors_name_what_is_wrong(tmp_path):
     path.write_text("title: x\ncompared: {deployments: {1p9d: h200-1p3d}}\n")
     with pytest.raises(ValueError, match=r"no setting \['1p9d'\]"):
         load_experiment(str(path))
+
+
+def test_calls_under_way_at_the_end_are_recorded_without_an_end(fake, tmp_path, results):
+    """Answers take two seconds of a run of three: half of the calls are still coming when it ends."""
+    flags = {"num-gpu-blocks-override": 1000, "block-size": 32, "answer-s": 2.0}
+    runs, _ = runs_of(load_experiment(experiment(tmp_path, fake(file=True, flags=flags), ["none"], warm_sessions=0)))
+    execute(runs)
+    records = Records.load(runs[0].path)
+    calls = records.calls.to_pandas()
+    open_calls = calls[calls["finished_s"].isna()]
+    assert 0 < len(open_calls) < len(calls)
+    assert open_calls["cached_tokens"].isna().all() and (open_calls["prompt_tokens"] > 0).all()
+    assert (ttft(records)[calls["first_token_s"].isna()] > 0).all(), "they have waited for so long at least"
