@@ -17,7 +17,7 @@ def rescue_findings(runs: Seeds) -> str:
     """Arms of `artifact.reproduce.rescue`."""
     every, quiet = rescue_table(runs), quiet_table(runs)
     lines = [_engine(name, one.title, every, medians(quiet, name)) for name, one in engines().items()]
-    return "\n\n".join([*lines, _verdict(every)])
+    return "\n\n".join(filter(None, [*lines, _verdict(every), _why(every, quiet)]))
 
 
 def _engine(name: str, title: str, every: pd.DataFrame, quiet: pd.DataFrame) -> str:
@@ -117,6 +117,22 @@ def _verdict(every: pd.DataFrame) -> str:
     head = "one controller is best on both engines" if one else "no controller is best on both engines"
     named = ", ".join(f"`{system}` on {name}" for name, system in best.items())
     return f"**By goodput {head}**: {named}. Suspending changes Basin's goodput by {' and '.join(gain)}."
+
+
+def _why(every: pd.DataFrame, quiet: pd.DataFrame) -> str:
+    """Budgets below and above the cache, if the runs show what that does."""
+    calm, trapped = medians(quiet, "pd"), medians(every, "colocated")
+    tight = _at(calm, "budgeter", "goodput") < (1 - COSTLY) * _at(calm, NONE, "goodput")
+    loose = _at(trapped, "basin", "hit_end") < _at(trapped, "budgeter", "hit_end")
+    if not (tight and loose):
+        return ""
+    return (
+        "The two engines ask for different budgets. On the prefill-decode one LRU keeps what is called soon, so hits "
+        "hold until the contexts of all sessions are well beyond the cache, and paper B's budget of three quarters of "
+        "it leaves service unused. On the colocated one running requests and cached prefixes share the pool, and "
+        "Basin's budget beyond the cache cannot hold the hit ratio. A rule that needs no tuning on its own engine is "
+        "tuned to that engine all the same."
+    )
 
 
 def _goodput(every: pd.DataFrame, name: str, system: str) -> float:

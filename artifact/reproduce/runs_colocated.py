@@ -30,7 +30,8 @@ def colocated_runs(
 
     Seeds count from 0: the published number of runs (full), a third of it but two at least (quick), or one (smoke). Of
     an experiment about getting out, the controlled arms run only the seeds that `none` shows collapsed when control
-    begins, and smoke takes as many as quick, since not every seed is. Raises `ValueError` for another source or an unknown arm."""
+    begins, and smoke takes as many as quick, since not every seed is. Raises `ValueError` for another source or an
+    unknown arm."""
     check_profile(profile)
     names = arms_of(*names)
     if source == "hw":

@@ -11,9 +11,17 @@ from artifact.reproduce.runner import find_notebooks
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = {path.stem: path for path in find_notebooks(ROOT, [])}
-WITHOUT_CLAIMS = {"fig01", "fig02", "explore_trap", "open_choices", "table1_mechanisms", "trap_on_cpu", "compare_recovery",
-                  "escape_time"}  # fmt: skip
-"""Schematics and sandbox of the fluid model, our own sweep, a table, our demonstration: what is published has no
+WITHOUT_CLAIMS = {
+    "fig01",
+    "fig02",
+    "explore_trap",
+    "open_choices",
+    "table1_mechanisms",
+    "trap_on_cpu",
+    "compare_recovery",
+    "escape_time",
+}
+"""Schematics and sandbox of the fluid model, our own experiments, a table, our demonstration: what is published has no
 numbers to judge."""
 MAPS = ("fig07_surge_map", "fig08_recoverable_load", "fig09_classification", "fig10_post_surge")
 RUNNER_PARAMETERS = {"profile", "source", "seeds", "workers", "scheduler"}
