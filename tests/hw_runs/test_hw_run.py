@@ -178,6 +178,7 @@ def test_errors_name_what_is_wrong(tmp_path):
         load_experiment(str(path))
 
 
+@pytest.mark.slow
 def test_calls_under_way_at_the_end_are_recorded_without_an_end(fake, tmp_path, results):
     """Answers take two seconds of a run of three: half of the calls are still coming when it ends."""
     flags = {"num-gpu-blocks-override": 1000, "block-size": 32, "answer-s": 2.0}
