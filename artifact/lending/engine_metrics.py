@@ -19,11 +19,16 @@ COUNTERS = {
     "retractions_while_lent": ("Running requests retracted although a unit was held; must stay 0", ()),
     "late_reservations": ("Requests whose decode memory was reserved after their prefill", ()),
     "pins_ended": ("TTL pins released", ("cause",)),
+    "elastic_requests": ("Calls whose prompt decode computes itself", ()),
+    "elastic_tokens": ("Their prompt tokens that decode computed", ()),
+    "elastic_chunks": ("Steps in which it did", ()),
+    "lease_revocations": ("Times that a token came later than the SLO and elastic prefill had to pause", ()),
 }
 GAUGES = {
     "lent_tokens": "KV tokens held in lent units (upper bound: common heads count once a unit)",
     "lent_units": "Lent units held",
     "pinned_tokens": "KV tokens pinned on prefill's cache",
+    "lease_tokens": "Size of the next elastic prefill chunk; 0 while the lease is revoked or nothing fits the SLO",
     "quarantined_tokens": "KV tokens that an abandoned fetch may still write to",
     "hooks_expected": "Hooks the extension asked for",
     "hooks_applied": "Hooks that the engine applied",

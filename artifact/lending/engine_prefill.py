@@ -36,7 +36,10 @@ class Borrower:
         self.groups = -(-self.scheduler.model_config.num_hidden_layers // RUNTIME.settings.layers_per_group)
         if self.groups > MAX_GROUPS:
             raise ValueError(f"{self.groups} layer groups exceed {MAX_GROUPS}: raise layers_per_group in BASIN_SGLANG")
-        self.index, self.table = UnitIndex(), FetchTable(SLOTS, RUNTIME.settings.fetch_timeout_s, RUNTIME.settings.quarantine_s)
+        self.index, self.table = (
+            UnitIndex(),
+            FetchTable(SLOTS, RUNTIME.settings.fetch_timeout_s, RUNTIME.settings.quarantine_s),
+        )
         self.flags: torch.Tensor = self.manager.basin_flags
         # FAILED must reach a waiter while its stream spins: never queue behind that stream.
         self._aside = torch.cuda.Stream() if self.flags.is_cuda else None

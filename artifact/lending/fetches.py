@@ -9,6 +9,7 @@ from typing import Any
 
 from artifact.lending.index import Lent
 
+
 @dataclass(slots=True, eq=False)
 class Fetch:
     """One unit's tail on its way into pages that belong to one request."""

@@ -18,6 +18,8 @@ class Hint:
     """Seconds to hold this prompt in prefill's cache after its prefill (Continuum)."""
     last: bool = False
     """The session ends with this call: what was kept for it may go."""
+    elastic: bool = False
+    """Sent to a decode instance alone, which is to compute the prompt too (Crossflow)."""
 
 
 NOTHING = Hint()
@@ -34,4 +36,5 @@ def read(custom_params: Any) -> Hint:
         retain=raw.get("retain") is True,
         pin_s=float(pin_s) if isinstance(pin_s, int | float) and pin_s > 0 else 0.0,
         last=raw.get("last") is True,
+        elastic=raw.get("elastic") is True,
     )

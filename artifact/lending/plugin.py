@@ -19,6 +19,7 @@ MODULES = {
     "late": ("engine_late",),
     "lend": ("engine_decode", "engine_prefill", "engine_host"),
     "pin": ("engine_pins",),
+    "elastic": ("engine_elastic",),
 }
 _SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 

@@ -8,6 +8,7 @@ from artifact.lending.settings import Settings
 
 if TYPE_CHECKING:
     from artifact.lending.engine_decode import Lender
+    from artifact.lending.engine_elastic import Lessee
     from artifact.lending.engine_metrics import Metrics
     from artifact.lending.engine_pins import Pinner
     from artifact.lending.engine_prefill import Borrower
@@ -22,6 +23,7 @@ class Runtime:
         self.metrics: Metrics | None = None
         self.lender: Lender | None = None
         self.borrower: Borrower | None = None
+        self.lessee: Lessee | None = None
         self.pinner: Pinner | None = None
 
     def count(self, name: str, amount: float = 1, **labels: str) -> None:

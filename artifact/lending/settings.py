@@ -9,7 +9,7 @@ from typing import Any
 from artifact.control.parameters import BasinParameters
 
 VARIABLE = "BASIN_SGLANG"
-FEATURES = ("order", "late", "lend", "pin")
+FEATURES = ("order", "late", "lend", "pin", "elastic")
 _PAPER = BasinParameters()
 
 
@@ -22,7 +22,7 @@ class Settings:
 
     features: frozenset[str] = frozenset()
     """order: sort every queue; late: reserve decode memory at prefill completion; lend: retain and fetch units; pin:
-    TTL pins on prefill's cache. At start."""
+    TTL pins on prefill's cache; elastic: decode prefills what it is sent alone. At start."""
     ordering: bool = True
     """Sort by the request's priority, smaller first (needs the feature `order`)."""
     lending: bool = True
@@ -42,6 +42,8 @@ class Settings:
     """How long an abandoned fetch's pages are kept from reuse when its decode instance never says that it stopped."""
     pin_cap: float = 0.5
     """Cap of pinned tokens as a share of prefill's memory; beyond it the pin that ends first goes."""
+    itl_slo_s: float = 0.05
+    """Inter-token latency that elastic prefill must leave to the requests that decode (paper A §7.1)."""
     drop_wait: bool = field(default=False, metadata={"test": True})
     """For negative controls only: run layers without waiting for their pages."""
     drop_state: bool = field(default=False, metadata={"test": True})
@@ -57,8 +59,9 @@ class Settings:
             value = getattr(self, name)
             if not isinstance(value, int | float) or not 0 <= value < 1:
                 raise ValueError(f"{VARIABLE}: {name}={value!r} is not a share within [0, 1)")
-        if self.layers_per_group < 1 or self.fetch_timeout_s <= 0 or self.min_gain_tokens < 1:
-            raise ValueError(f"{VARIABLE}: layers_per_group, min_gain_tokens and fetch_timeout_s must be positive")
+        for name in ("layers_per_group", "min_gain_tokens", "fetch_timeout_s", "quarantine_s", "itl_slo_s"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{VARIABLE}: {name}={getattr(self, name)!r} must be positive")
 
     def has(self, feature: str) -> bool:
         return feature in self.features

@@ -38,9 +38,10 @@ def references(engines):
 
 @pytest.fixture(scope="session")
 def finish_order():
-    """Submit calls one after the other, and name them in the order in which they were answered."""
+    """Submit calls one after the other; the order in which they were answered, and how many of them already were when
+    the last was submitted."""
 
-    def submit(call, priorities):
+    def submit(call, priorities, gap_s=0.02):
         finished = []
 
         def one(i):
@@ -48,11 +49,13 @@ def finish_order():
             finished.append(i)
 
         threads = [threading.Thread(target=one, args=(i,)) for i in range(len(priorities))]
-        for thread in threads:
+        for thread in threads[:-1]:
             thread.start()
-            time.sleep(0.02)  # so that arrival order is submission order
+            time.sleep(gap_s)  # so that arrival order is submission order
+        answered = len(finished)
+        threads[-1].start()
         for thread in threads:
             thread.join()
-        return finished
+        return finished, answered
 
     return submit

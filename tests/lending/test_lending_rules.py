@@ -260,7 +260,7 @@ def test_run_time_switches_take_numbers_and_leave_the_rest():
 
 
 def test_hints_are_read_and_malformed_ones_ignored():
-    given_hint = {"basin": {"session": "s", "retain": True, "pin_s": 2, "last": True}}
-    assert hints.read(given_hint) == hints.Hint("s", True, 2.0, True)
+    given_hint = {"basin": {"session": "s", "retain": True, "pin_s": 2, "last": True, "elastic": True}}
+    assert hints.read(given_hint) == hints.Hint("s", True, 2.0, True, True)
     for raw in (None, {}, {"basin": 3}, {"basin": {"session": 7, "retain": 1, "pin_s": "x", "last": "no"}}):
         assert hints.read(raw) == hints.NOTHING

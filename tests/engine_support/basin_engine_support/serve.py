@@ -16,7 +16,7 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +166,16 @@ class Engine:
     def alive(self) -> bool:
         return self.process.poll() is None
 
+    def cpu_s(self) -> float:
+        """Processor seconds that the server and its children have used (Linux)."""
+        ticks = 0
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            with suppress(OSError):
+                fields = stat.read_text().rpartition(")")[2].split()
+                if int(fields[2]) == self.process.pid:  # its process group
+                    ticks += int(fields[11]) + int(fields[12])
+        return ticks / os.sysconf("SC_CLK_TCK")
+
     def kill(self) -> None:
         """End the whole process group at once, as a crash would."""
         with suppress(ProcessLookupError):
@@ -199,9 +209,10 @@ class Deployment:
         self._rooms = random.Random(11)
 
     def generate(
-        self, prompt: Sequence[int], tokens: int, decode: int = 0, prefill: int = 0, **extra: Any
+        self, prompt: Sequence[int], tokens: int, decode: int = 0, prefill: int | None = 0, **extra: Any
     ) -> dict[str, Any]:
-        """One call, greedy and of exactly `tokens` tokens. Raises `HTTPError` or `OSError` as the engine gives it."""
+        """One call, greedy and of exactly `tokens` tokens; with `prefill` None it goes to the decode instance alone.
+        Raises `HTTPError` or `OSError` as the engine gives it."""
         custom = extra.pop("basin", None)
         sampling: dict[str, Any] = {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": True}
         if custom is not None:
@@ -209,12 +220,14 @@ class Deployment:
         body = {"input_ids": list(prompt), "sampling_params": sampling, **extra}
         if self.aggregated is not None:
             return post(f"{self.aggregated.url}/generate", body)
-        source, target = self.prefills[prefill], self.decodes[decode]
+        source, target = self.prefills[prefill or 0], self.decodes[decode]
         body |= {
             "bootstrap_host": "127.0.0.1",
             "bootstrap_port": source.bootstrap_port,
             "bootstrap_room": self._rooms.getrandbits(62),
         }
+        if prefill is None:
+            return post(f"{target.url}/generate", body)
         first = self._pool.submit(post, f"{source.url}/generate", body)
         try:
             return post(f"{target.url}/generate", body)
@@ -288,6 +301,8 @@ class Played:
     outputs: list[list[int]]
     prompt_tokens: int = 0
     cached_tokens: int = 0
+    margins: list[float] = field(default_factory=list)
+    """Log-probability by which each output token led the next, where the call asked for the first two."""
 
 
 def play(
@@ -305,6 +320,8 @@ def play(
         played.outputs.append(answer["output_ids"])
         played.prompt_tokens += len(context)
         played.cached_tokens += answer["meta_info"]["cached_tokens"]
+        for first_two in answer["meta_info"].get("output_top_logprobs") or ():
+            played.margins.append(first_two[0][0] - first_two[1][0])
         context += answer["output_ids"]
     return played
 
