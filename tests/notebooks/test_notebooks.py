@@ -55,7 +55,7 @@ PAPER_B = (
     "b_table3_recovery",
 )
 UNJUDGED = ("fig22_post_surge_policies", "sec73_healthy_controls", "sec75_eviction_and_borrowing", "open_choices",
-            "table1_mechanisms", "compare_recovery")  # fmt: skip
+            "table1_mechanisms", "compare_recovery", "escape_time")  # fmt: skip
 """Their claims are about more runs than the smoke profile makes, or there are none."""
 
 
