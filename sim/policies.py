@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 def scenario_policy(scenario: Scenario) -> Policy:
     """The policy that a scenario names. Raises `ValueError` naming what in it is wrong."""
     choice, load = scenario.policy, scenario.load
-    peaks = Peaks(load.workload, load.output_scale)
+    later = load.shift.workload if load.shift else None
+    peaks = Peaks(load.workload, load.output_scale, later)
     context = PolicyContext(
         seed=scenario.seed,
         parameters=choice.parameters,
@@ -33,7 +34,7 @@ def scenario_policy(scenario: Scenario) -> Policy:
         profile=_profile(scenario) if choice.name.startswith("basin") else None,
         predict=peaks,
         revise=peaks.revise,
-        growing=Grown(load.workload, load.output_scale),
+        growing=Grown(load.workload, load.output_scale, later),
         reload_s=costs_of(scenario.deployment).prefill_s,
     )
     return make_policy(choice.name, context)
@@ -46,10 +47,12 @@ def lending_rules(policy: Policy) -> BasinParameters:
 
 @dataclass(frozen=True)
 class Peaks:
-    """Cross-fitted peaks of a workload's sessions, fitted when first asked for and once a process."""
+    """Cross-fitted peaks of a workload's sessions, and of one that they shift to `later`; fitted when first asked for,
+    once a process."""
 
     workload: str
     output_scale: float
+    later: str | None = None
 
     def __call__(self, session: SessionFacts) -> float:
         return self._fitted()[0](session)
@@ -67,7 +70,7 @@ class Peaks:
         )
 
     def _fitted(self) -> tuple[CrossFittedPeaks, float]:
-        return _cross_fitted(self.workload, self.output_scale)
+        return _cross_fitted(self.workload, self.output_scale, self.later)
 
 
 @dataclass(frozen=True)
@@ -76,28 +79,29 @@ class Grown:
 
     workload: str
     output_scale: float
+    later: str | None = None
 
     def __call__(self, session: SessionFacts) -> float:
-        return _growing(self.workload, self.output_scale)(session)
+        return _growing(self.workload, self.output_scale, self.later)(session)
 
     def revise(self, session: SessionFacts, progress: Progress) -> float:
-        return _growing(self.workload, self.output_scale).revise(session, progress)
+        return _growing(self.workload, self.output_scale, self.later).revise(session, progress)
 
 
 @cache
-def _growing(name: str, output_scale: float) -> "GrowingPeaks":
+def _growing(name: str, output_scale: float, later: str | None) -> "GrowingPeaks":
     from artifact.control.growing import GrowingPeaks  # its trees take long to import, and few runs need them
 
-    return GrowingPeaks(_scaled(name, output_scale))
+    return GrowingPeaks(_scaled(name, output_scale, later))
 
 
-def _scaled(name: str, output_scale: float) -> list[Trajectory]:
-    return [t.scaled(output=output_scale) for t in workload(name)]
+def _scaled(name: str, output_scale: float, later: str | None) -> list[Trajectory]:
+    return [t.scaled(output=output_scale) for t in workload(name) + (workload(later) if later else [])]
 
 
 @cache
-def _cross_fitted(name: str, output_scale: float) -> tuple[CrossFittedPeaks, float]:
-    trajectories = _scaled(name, output_scale)
+def _cross_fitted(name: str, output_scale: float, later: str | None) -> tuple[CrossFittedPeaks, float]:
+    trajectories = _scaled(name, output_scale, later)
     peaks = CrossFittedPeaks(trajectories)
     facts = [SessionFacts(t.id, 0.0, t.prompt_tokens[0], t.task_text) for t in trajectories]
     return peaks, score([peaks(f) for f in facts], trajectories).log_error_std

@@ -22,6 +22,10 @@ class Budget:
         lowest = (self._profile.plateau + self._profile.floor) / 2
         return max(lowest, self._learned.value if self._learned.value is not None else self._profile.plateau)
 
+    def is_low(self, hit_rate: float) -> bool:
+        """Whether the hit rate asks for a lower budget."""
+        return hit_rate < self.plateau - 2 * self._p.plateau_slack
+
     def engage(self, reference: float) -> None:
         """Admission begins: from unrestricted to B0; a budget that was reopening is kept within the range."""
         self.tokens = reference if math.isinf(self.tokens) else self.tokens
@@ -44,7 +48,7 @@ class Budget:
         if hit_rate >= self.plateau - self._p.plateau_slack:
             if parked:
                 self.tokens += step
-        elif hit_rate < self.plateau - 2 * self._p.plateau_slack and demand <= self.tokens:
+        elif self.is_low(hit_rate) and demand <= self.tokens:
             self.tokens = demand - step
         self.clamp(reference)
 

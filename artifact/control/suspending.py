@@ -1,8 +1,9 @@
 """Basin with suspension: what paper B found to get a collapsed engine out (§5), under paper A's budget and priority.
 
 Basin never interrupts a session it has admitted, so a late start leaves the residents thrashing until they complete.
-Here residents beyond the budget stand aside at their turn boundaries for as long as the hit rate is collapsed: the
-lowest in the fixed priority first. They wait in the queue of the new sessions, each at its own priority.
+Here residents beyond the budget stand aside at their turn boundaries for as long as the hit rate is so low that Basin
+lowers that budget: the lowest in the fixed priority first. They wait in the queue of the new sessions, each at its own
+priority.
 """
 
 from dataclasses import replace
@@ -16,8 +17,8 @@ class SuspendingBasin(Basin):
     """As `Basin`; `turn` may suspend and `next` resumes.
 
     A session is suspended at a turn boundary while all of this holds: admission is engaged, the smoothed hit rate is
-    below the middle between the profiled floor and plateau, residents of higher or equal priority hold more than the
-    budget B, and another resident is left. In-flight calls are never interrupted; nobody suspended is shed.
+    so low that Basin lowers its budget B, residents of higher or equal priority hold more than B, and another resident is
+    left. In-flight calls are never interrupted; nobody suspended is shed.
     """
 
     def __init__(self, *args: Any, **parameters: Any) -> None:
@@ -77,7 +78,7 @@ class SuspendingBasin(Basin):
 
     def _collapsed(self) -> bool:
         hit_rate = self._hit_rate.value
-        return self._admit.on and hit_rate is not None and hit_rate < (self.profile.floor + self.profile.plateau) / 2
+        return self._admit.on and hit_rate is not None and self._budget.is_low(hit_rate)
 
     def _within_budget(self, session_id: str) -> bool:
         """Whether the residents up to this one in priority fit the budget."""

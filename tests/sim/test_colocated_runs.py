@@ -251,3 +251,17 @@ def test_after_the_shift_other_sessions_arrive() -> None:
     assert all((row["trajectory_id"].startswith("paper-b-short")) == (row["arrival_s"] < 600) for row in rows)
     before = run(colocated(load=load.model_copy(update={"shift": None}))).sessions.to_pylist()
     assert [row["arrival_s"] for row in before] == [row["arrival_s"] for row in rows]
+
+
+@pytest.mark.usefixtures("no_ramp")
+@pytest.mark.filterwarnings("ignore:An input array is constant")
+def test_peaks_are_known_of_both_sides_of_a_shift() -> None:
+    """17.6K and 36.6K tokens, the largest contexts of the two workloads."""
+    shift = Shift(at_s=600, workload="paper-b-long")
+    load = Load(workload="paper-b-short", rate_per_min=6, duration_s=1200, warm_sessions=0, shift=shift)
+    simulation = Simulation(colocated(load=load, policy=PolicyChoice(name="basin")))
+    simulation.finish()
+    peaks = policies.Peaks("paper-b-short", 1.0, "paper-b-long")
+    for session in simulation.driver.sessions.values():
+        facts = simulation.driver._facts(session)
+        assert peaks(facts) == pytest.approx(17_600 if session.plan.arrival_s < 600 else 36_600, rel=0.02)
