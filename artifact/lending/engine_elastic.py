@@ -1,9 +1,11 @@
 """Crossflow's elastic prefill: decode computes whole prompts in chunks between its decode steps, under a revocable
 lease that keeps the inter-token latency within its SLO (paper A §7.1).
 
-A router places a call so by marking it (`hints.Hint.elastic`) and sending it to a decode instance alone. The engine's
-own scheduler for aggregated serving admits and chunks it; this module only lends it the scheduler between two decode
-steps, with the chunk that the lease allows. Once prefilled, the call is a decode request like any other.
+A router places a call so by marking it (`hints.Hint.elastic`) and sending it to a decode instance alone, with any
+`bootstrap_room` (the engine refuses a call without one). The engine's own scheduler for aggregated serving admits and
+chunks it; this module only lends it the scheduler between two decode steps, with the chunk that the lease allows. Once
+prefilled, the call is a decode request like any other. Chunks alternate with decode steps rather than share a forward,
+and one that is under way keeps its pages even where decoding then has to retract a request.
 """
 
 import time

@@ -19,7 +19,7 @@ class Hint:
     last: bool = False
     """The session ends with this call: what was kept for it may go."""
     elastic: bool = False
-    """Sent to a decode instance alone, which is to compute the prompt too (Crossflow)."""
+    """Sent to a decode instance alone, which is to compute the prompt too (Crossflow; needs the feature `elastic`)."""
 
 
 NOTHING = Hint()

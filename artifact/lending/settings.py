@@ -55,6 +55,8 @@ class Settings:
         unknown = self.features - set(FEATURES)
         if unknown:
             raise ValueError(f"{VARIABLE}: features {sorted(unknown)} unknown; choose from {', '.join(FEATURES)}")
+        if {"lend", "elastic"} <= self.features:
+            raise ValueError(f"{VARIABLE}: lend and elastic both take decode's idle memory; choose one of them")
         for name in ("phi", "headroom", "pin_cap"):
             value = getattr(self, name)
             if not isinstance(value, int | float) or not 0 <= value < 1:

@@ -22,15 +22,23 @@ def engines():
 
 @pytest.fixture(scope="session")
 def references(engines):
-    """What the aggregated engine answers: kind, cases of (seeds, turns, first prompt) -> outputs by seed."""
+    """What the aggregated engine answers: kind, cases of (seeds, turns, first prompt) -> outputs by seed.
+
+    With `margin`, each token must lead the next candidate by so much log-probability: what rounding could turn proves
+    nothing about pages and states.
+    """
     with ExitStack() as stack:
         started = {}
 
-        def answers(kind, cases, tokens=8):
+        def answers(kind, cases, tokens=8, margin=None):
             if kind not in started:
                 flags = {"aggregated": ["--max-total-tokens", "32768"]}
                 started[kind] = stack.enter_context(engines.deploy(kind, ["aggregated"], flags))
-            played = [engines.play_all(started[kind], seeds, 4, *case, tokens=tokens) for seeds, *case in cases]
+            ask = {"tokens": tokens} | ({"return_logprob": True, "top_logprobs_num": 2} if margin else {})
+            played = [engines.play_all(started[kind], seeds, 4, *case, **ask) for seeds, *case in cases]
+            if margin:
+                least = [min(session.margins) for sessions in played for session in sessions]
+                assert min(least) > margin, f"near ties, choose other seeds: {least}"
             return [[session.outputs for session in sessions] for sessions in played]
 
         yield answers

@@ -1,6 +1,8 @@
 """A hybrid gated-delta model, 1P1D: the recurrent state at the prompt's end travels with the unit (paper A §6.2).
 
-The engine's kernels for it run in the Triton interpreter here, at seconds a call.
+The engine's kernels for it run in the Triton interpreter here, at a second a call and in float16: the aggregated engine
+itself gives log-probabilities that differ by up to 0.01 between a cached and a computed prefix. The seeds are such that
+no token of the reference hangs on less than three times that.
 """
 
 import time
@@ -9,14 +11,15 @@ import pytest
 
 pytestmark = pytest.mark.engine
 
-FORTY = (tuple(range(710, 720)), 4, 64)
-DROPPED = (tuple(range(730, 736)), 2, 64)
-TOKENS = 3
+FORTY = ((*range(1001, 1010), 1011), 4, 64)
+DROPPED = (tuple(range(1003, 1009)), 2, 64)
+TOKENS = 2
 
 
 @pytest.fixture(scope="module")
 def expected(references):
-    return dict(zip(("forty", "dropped"), references("gated-delta", [FORTY, DROPPED], TOKENS), strict=True))
+    (sessions,) = references("gated-delta", [FORTY], TOKENS, margin=0.03)
+    return dict(zip(FORTY[0], sessions, strict=True))
 
 
 @pytest.fixture(scope="module")
@@ -37,14 +40,16 @@ def replay(engines, deployment, case):
 
 def test_forty_calls_equal_the_aggregated_engine(engines, pd, expected):
     outputs, fetched = replay(engines, pd, FORTY)
-    assert outputs == expected["forty"] and fetched > 0
+    assert outputs == list(expected.values()) and fetched > 0
 
 
 def test_without_the_recurrent_state_outputs_are_wrong(engines, pd, expected):
     pd.switch(drop_state=1)
     outputs, fetched = replay(engines, pd, DROPPED)
     pd.switch(drop_state=0)
-    assert fetched > 0 and outputs != expected["dropped"]
+    wrong = sum(found[-1] != expected[seed][1] for seed, found in zip(DROPPED[0], outputs, strict=True))
+    print(f"{wrong} of {len(outputs)} second turns wrong")
+    assert fetched > 0 and wrong >= 2
 
 
 def test_neither_pages_nor_states_are_held_in_the_end(pd):

@@ -236,6 +236,7 @@ def test_settings_by_words_and_by_json():
     ("text", "says"),
     [
         ("order,lent", "'lent'"),
+        ("lend,elastic", "choose one"),
         ('{"features": ["lend"]', "JSON"),
         ('{"fi": 0.3}', "'fi'"),
         ('{"phi": 30}', "phi=30"),
