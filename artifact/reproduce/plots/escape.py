@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from artifact.reproduce.colocated import MINUTE
-from artifact.reproduce.escape import Escape, escape_table, published
+from artifact.reproduce.escape import LOADS, Escape, escape_table, published
 from artifact.reproduce.figures import BLACK, BLUE, COLUMN_IN, ORANGE, VERMILION, log_axis, use_style
 from artifact.reproduce.scenarios_colocated import PAIRED_RATE
 
@@ -42,7 +42,7 @@ def figure_escape(results: Results) -> tuple[Figure, pd.DataFrame]:
         fmt="s", ms=4, color=BLACK, label="paper B's twins",
     )  # fmt: skip
     log_axis(ax)
-    ax.set(xlabel="Load (sessions/s)", ylabel="Mean time to collapse (min)")
+    ax.set(xlabel="Load (sessions/s)", ylabel="Mean time to collapse (min)", xticks=list(LOADS))
     ax.legend(fontsize=7)
     return fig, table
 
