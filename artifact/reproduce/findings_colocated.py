@@ -143,8 +143,8 @@ def _bracket(runs: Runs) -> str:
 
 def recovery_findings(runs: Runs) -> str:
     """Figure 5 and Table 3: arms `recovery/*`."""
-    lines = [_share_line(arm, runs) for arm in RECOVERY_ARMS]
     try:
+        lines = [_share_line(arm, runs) for arm in RECOVERY_ARMS]
         budgeter, admission = (recovered(runs[f"recovery/{arm}"]) for arm in ("budgeter", "admission"))
     except NotObserved as reason:
         return f"Not evaluated: {reason}."
