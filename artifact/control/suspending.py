@@ -17,8 +17,8 @@ class SuspendingBasin(Basin):
     """As `Basin`; `turn` may suspend and `next` resumes.
 
     A session is suspended at a turn boundary while all of this holds: admission is engaged, the smoothed hit rate is
-    so low that Basin lowers its budget B, residents of higher or equal priority hold more than B, and another resident is
-    left. In-flight calls are never interrupted; nobody suspended is shed.
+    so low that Basin lowers its budget B, residents of higher or equal priority hold more than B, and another resident
+    is left. In-flight calls are never interrupted; nobody suspended is shed.
     """
 
     def __init__(self, *args: Any, **parameters: Any) -> None:

@@ -3,11 +3,10 @@
 waiting -> running: prompt in chunks -> decode -> done; what it leaves in the pool is cached until others need the room.
 
 Steps with a chunk of prompt are simulated one by one. Between them all running requests advance a token a step, so a
-stretch of pure decode is one event: one clock counts steps, each request has its end on it, and a heap orders the ends.
+stretch of pure decode is one event.
 """
 
 from collections.abc import Callable
-from heapq import heapify, heappop, heappush
 from typing import Any
 
 from simpy import Environment, Event
@@ -18,6 +17,7 @@ from artifact.control.policy import PrefillLease
 from sim.engine.cache import PrefixCache
 from sim.engine.call import CallQueue, EngineCall, Stage
 from sim.engine.colocated_costs import ColocatedCosts
+from sim.engine.decode_batch import DecodeBatch, context_of, steps_of
 from sim.engine.occupancy import Occupancy
 from sim.engine.pins import Pins
 from sim.engine.ranks import Use
@@ -72,12 +72,7 @@ class ColocatedEngine:
         self.prefilling: list[EngineCall] = []
         self.head = 0
         self._head_resident = False
-        self._ends: list[tuple[int, int, EngineCall]] = []
-        self._seq = 0
-        self._clock = 0
-        self._slow_clock = 0
-        self.context = 0
-        """Tokens of the requests that decode, heads included."""
+        self.decoding = DecodeBatch()
         self.prompt_tokens = self.cached_tokens = self.computed_tokens = 0
         self.preemptions = 0
         self.prefill_busy_s = 0.0
@@ -92,7 +87,7 @@ class ColocatedEngine:
     def submit(self, call: EngineCall) -> None:
         call.prefill = call.decode = self  # type: ignore[assignment]
         call.stage = Stage.PREFILL_QUEUE
-        call.left = max(call.output - 1, 0)
+        call.left, call.slow_at_join = steps_of(call), 0
         self._limit_reuse(call)
         if self.pins.held:
             self.pins.expect(call.key)
@@ -158,11 +153,11 @@ class ColocatedEngine:
 
     def plain_step_s(self) -> float:
         """Length of a decode step now, without prefill."""
-        return self.costs.decode_step_s(len(self._ends), self.context)
+        return self.costs.decode_step_s(len(self.decoding), self.decoding.context)
 
     def slow_steps(self, call: EngineCall) -> int:
         """Steps over the ITL SLO among those of a call that ends now."""
-        return self._slow_clock - int(call.slow_at_join)
+        return -int(call.slow_at_join)
 
     def occupancy(self) -> Occupancy:
         return Occupancy(
@@ -173,7 +168,7 @@ class ColocatedEngine:
             prefill_busy_s=self.prefill_busy_s,
             decode_waiting=len(self.preempted),
             decode_running=len(self.running),
-            kv_running=self.context - (len(self._ends) - 1) * self.head if self._ends else 0,
+            kv_running=self.decoding.context - max(len(self.decoding) - 1, 0) * self.head,
             kv_idle=sum(call.position + call.remaining - call.head for call in self.prefilling),
             lent=0,
             preemptions=self.preemptions,
@@ -200,16 +195,16 @@ class ColocatedEngine:
         preempted = self._make_room()
         chunks, fetched = self._fill(allow_new=not preempted)
         if chunks:
-            self._step(chunks, fetched)
-        elif self._ends:
+            self._prefill(chunks, fetched)
+        elif self.decoding:
             self._decode()
         else:
             self._busy = False
 
-    def _step(self, chunks: list[tuple[EngineCall, int]], fetched: int) -> None:
+    def _prefill(self, chunks: list[tuple[EngineCall, int]], fetched: int) -> None:
         """One step with these chunks, and a token for every decoding request if it is a mixed one."""
-        c = self.costs
-        duration = c.mixed_step_s(len(self.running), self.context) if self.mixed else c.decode_step_s(len(chunks), 0)
+        c, context = self.costs, self.decoding.context
+        duration = c.mixed_step_s(len(self.running), context) if self.mixed else c.decode_step_s(len(chunks), 0)
         duration += fetched * c.host_load_token_s
         for call, tokens in chunks:
             duration += c.chunk_s(call.position, tokens)
@@ -222,9 +217,9 @@ class ColocatedEngine:
 
     def _decode(self) -> None:
         """Pure decode until the next end, or until the pool is full. The pace is that of the stretch's middle."""
-        n = len(self._ends)
-        steps = min(self._ends[0][0] - self._clock, max(self.cache.room // n, 1))
-        self._step_s = self.costs.decode_step_s(n, self.context + n * steps / 2)
+        n = len(self.decoding)
+        steps = min(self.decoding.to_first_end(), max(self.cache.room // n, 1))
+        self._step_s = self.costs.decode_step_s(n, self.decoding.context + n * steps / 2)
         self._stretch = (self.env.now, steps)
         self._wake(steps * self._step_s)
 
@@ -241,11 +236,8 @@ class ColocatedEngine:
             self._advance(steps, self._step_s)
         for call in [call for call in self.prefilling if not call.remaining]:
             self._prefilled(call)
-        done = []
-        while self._ends and self._ends[0][0] <= self._clock:
-            done.append(heappop(self._ends)[2])
-        for call in done:
-            self._leave(call, call.prompt + max(call.output - 1, 0))
+        for call in self.decoding.due():
+            self._leave(call)
             call.stage = Stage.DONE
             if not call.aborted:
                 self.on_finished(call)
@@ -253,17 +245,14 @@ class ColocatedEngine:
 
     def _advance(self, steps: int, step_s: float) -> None:
         """Every decoding request gets a token a step; `_make_room` has seen to the room."""
-        grown = len(self._ends) * steps
-        self._clock += steps
-        self.context += grown
-        self.cache.promise(grown)
+        self.cache.promise(self.decoding.advance(steps))
         if step_s > self.costs.itl_slo_s:
-            self._slow_clock += max(steps, 1)
+            self.decoding.slow(max(steps, 1))
 
     # Admission ---------------------------------------------------------------------------------------------------
     def _fill(self, allow_new: bool) -> tuple[list[tuple[EngineCall, int]], int]:
         """Chunks of the next step, those in prefill first, and how many tokens it fetches from the host."""
-        budget = self.costs.chunk_tokens - (len(self._ends) if self.mixed else 0)
+        budget = self.costs.chunk_tokens - (len(self.decoding) if self.mixed else 0)
         chunks: list[tuple[EngineCall, int]] = []
         fetched = 0
         for call in self.prefilling:
@@ -272,26 +261,27 @@ class ColocatedEngine:
             chunks.append((call, min(call.remaining, budget)))
             budget -= chunks[-1][1]
         while allow_new and budget > 0 and len(self.running) < self.costs.max_running:
-            new = self._admit()
-            if new is None:
+            admitted = self._admit()
+            if admitted is None:
                 break
+            new, from_host = admitted
             chunks.append((new, min(new.remaining, budget)))
             budget -= chunks[-1][1]
-            fetched += new.cached_host
+            fetched += from_host
         return chunks, fetched
 
     def _held_back(self) -> int:
         """Tokens kept free beyond a prompt at admission: those of the next step."""
-        return len(self._ends)
+        return len(self.decoding)
 
-    def _admit(self) -> EngineCall | None:
-        """Match and pin the first of those waiting; None if there is none or the pool has no room for it."""
+    def _admit(self) -> tuple[EngineCall, int] | None:
+        """Match and pin the first of those waiting, with the tokens that the host gives back of its prompt; None if
+        there is none or the pool has no room for it."""
         call = self.preempted[-1] if self.preempted else self.waiting.peek()
         if call is None:
             return None
         self._share_head(call.head)
-        generated = max(call.output - 1, 0) - int(call.left)
-        prompt = call.prompt + generated
+        prompt = context_of(call)  # what was generated before a preemption is computed anew with it
         room = self._acquire(call, prompt)
         while room is None and not self.running and self.pins.drop_latest(self):  # type: ignore[arg-type]
             room = self._acquire(call, prompt)
@@ -314,7 +304,7 @@ class ColocatedEngine:
             self.prompt_tokens += call.prompt
             self.cached_tokens += found
             self.on_scheduled(call)
-        return call
+        return call, host
 
     def _acquire(self, call: EngineCall, prompt: int) -> tuple[int, int, int] | None:
         beyond_head = prompt - call.head
@@ -343,28 +333,22 @@ class ColocatedEngine:
     def _prefilled(self, call: EngineCall) -> None:
         """The whole prompt is computed: its first token is out, and it decodes."""
         self.prefilling.remove(call)
-        context = call.prompt + max(call.output - 1, 0) - int(call.left)
-        self.cache.commit(call.key, context - call.head, call.extra, call.branch)
+        self.cache.commit(call.key, context_of(call) - call.head, call.extra, call.branch)
         call.extra = 0
         self._head_resident = self.prefix_caching
         first = call.first_token is None
-        call.slow_at_join = self._slow_clock if first else call.slow_at_join + self._slow_clock
         call.stage = Stage.DECODE
-        self.context += context
-        self._seq += 1
-        heappush(self._ends, (self._clock + int(call.left), self._seq, call))
-        call.v_end = self._clock + call.left
+        self.decoding.join(call)
         if first and not call.aborted:
             call.first_token = self.env.now
             self.on_first_token(call)
 
     # Leaving -----------------------------------------------------------------------------------------------------
-    def _leave(self, call: EngineCall, context: int) -> None:
-        """A decoding request ends or is preempted with so many tokens computed; they stay cached."""
+    def _leave(self, call: EngineCall) -> None:
+        """A decoding request ends or is preempted; what it has computed stays cached."""
         del self.running[call]
-        self.context -= context
-        known = call.prompt + max(call.output - 1, 0) - int(call.left)
-        self.cache.commit(call.key, context - call.head, context - known, branch=False)
+        generated = self.decoding.leave(call)
+        self.cache.commit(call.key, context_of(call) - call.head, generated, branch=False)
         self._release(call, 0)
 
     def _release(self, call: EngineCall, promised: int) -> None:
@@ -375,7 +359,7 @@ class ColocatedEngine:
     def _make_room(self) -> bool:
         """The next step's tokens must fit; the newest requests make way. Whether any did."""
         preempted = False
-        while len(self._ends) > self.cache.room:
+        while len(self.decoding) > self.cache.room:
             if len(self.running) > 1:
                 self._preempt(self._victim())
                 preempted = True
@@ -396,12 +380,8 @@ class ColocatedEngine:
     def _stop(self, call: EngineCall) -> None:
         """Take a request out of the batch, with what it needs to go on later."""
         if call.stage is Stage.DECODE:
-            self._ends = [end for end in self._ends if end[2] is not call]
-            heapify(self._ends)
-            left = int(call.v_end) - self._clock
-            self._leave(call, call.prompt + max(call.output - 1, 0) - left)
-            call.left = left
-            call.slow_at_join -= self._slow_clock + 1  # the pause itself is one slow step
+            self._leave(call)
+            call.slow_at_join -= 1  # the pause itself is one slow step
         else:
             del self.running[call]
             self.prefilling.remove(call)
@@ -419,26 +399,3 @@ class ColocatedEngine:
             pass
         self.cache.clear()
         self._head_resident = False
-
-
-class SGLangEngine(ColocatedEngine):
-    """SGLang's default scheduler where it differs: prompts are computed in steps of their own, before decoding goes on;
-    admission keeps room for a share of the outputs still to come; retraction takes the request with the fewest tokens
-    generated; and a flush is refused while anything runs.
-    """
-
-    mixed = False
-    flush_preempts = False
-
-    NEW_TOKEN_RATIO = 0.7 * 0.14
-    """Share of running requests' remaining output held back: what SGLang's estimate decays to within 600 steps."""
-
-    def _held_back(self) -> int:
-        return round(self.NEW_TOKEN_RATIO * sum(end - self._clock for end, _, _ in self._ends))
-
-    def _victim(self) -> EngineCall:
-        return min(self.running, key=lambda call: (self._generated(call), -call.prompt))
-
-    def _generated(self, call: EngineCall) -> int:
-        left = int(call.v_end) - self._clock if call.stage is Stage.DECODE else int(call.left)
-        return max(call.output - 1, 0) - left

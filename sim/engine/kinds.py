@@ -10,10 +10,11 @@ from artifact.control.parameters import BasinParameters
 from artifact.workload.trajectory import Trajectory
 from sim.calibration.model import Calibration, ColocatedCalibration, calibration, colocated_calibration
 from sim.engine.call import EngineCall
-from sim.engine.colocated import ColocatedEngine, SGLangEngine
+from sim.engine.colocated import ColocatedEngine
 from sim.engine.colocated_costs import ColocatedCosts
 from sim.engine.costs import Costs, capacities, unloaded_duration
 from sim.engine.pd import PDEngine
+from sim.engine.sglang import SGLangEngine
 from sim.scenario import Deployment
 
 Engine = PDEngine | ColocatedEngine

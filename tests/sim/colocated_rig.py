@@ -116,7 +116,7 @@ def turn(id: str, prompt: int, output: int = 1, head: int = 0) -> EngineCall:
 def assert_pool_adds_up(engine: ColocatedEngine) -> None:
     """What is held is what the lines, the shared head and the running requests beyond their lines hold."""
     promised = sum(call.extra for call in engine.prefilling)
-    generated = sum(engine._clock - (end - int(call.left)) for end, _, call in engine._ends)
+    generated = sum(int(call.left) - engine.decoding.left(call) for call in engine.running)
     lines = sum(line.tokens for line in engine.cache.lines.values())
     assert engine.cache.used == lines + promised + generated + engine.head
     assert engine.cache.used <= engine.cache.capacity
@@ -125,7 +125,7 @@ def assert_pool_adds_up(engine: ColocatedEngine) -> None:
 
 def assert_idle(engine: ColocatedEngine) -> None:
     """Nothing is held for anybody."""
-    assert (engine.running, engine.prefilling, engine.preempted, engine._ends) == ({}, [], [], [])
-    assert (len(engine.waiting), engine.context, engine.outstanding_tokens()) == (0, 0, 0)
+    assert (engine.running, engine.prefilling, engine.preempted, len(engine.decoding)) == ({}, [], [], 0)
+    assert (len(engine.waiting), engine.decoding.context, engine.outstanding_tokens()) == (0, 0, 0)
     assert all(line.pins == 0 for line in engine.cache.lines.values())
     assert_pool_adds_up(engine)

@@ -111,6 +111,7 @@ def test_conservation(data: st.DataObject) -> None:
 @pytest.mark.parametrize("calibration", [VLLM, SGLANG])
 @pytest.mark.parametrize("policy", ["hicache", "composition", "budgeter", "basin-suspend"])
 @pytest.mark.usefixtures("no_ramp")
+@pytest.mark.filterwarnings("ignore:An input array is constant")
 def test_a_branch_ends_as_the_run_itself(calibration: str, policy: str) -> None:
     whole = colocated(calibration, policy=PolicyChoice(name=policy), flush_s=500.0)
     simulation = Simulation(whole)
