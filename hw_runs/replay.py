@@ -50,7 +50,7 @@ class Target:
     """Count events further apart than this as slow steps; None where events are not tokens (a stub counts itself)."""
 
 
-def replay(
+async def replaying(
     plans: Sequence[PlannedSession],
     target: Target,
     duration_s: float,
@@ -69,9 +69,13 @@ def replay(
     `on_start` is called when the plan's clock starts, after warm sessions have been put in place.
     Raises `aiohttp.ClientError` when the gateway cannot be reached at all.
     """
-    return asyncio.run(
-        _Replay(plans, target, duration_s, unloaded_s, end_group, sample_s, on_start).run(dict(meta or {}))
-    )
+    running = _Replay(plans, target, duration_s, unloaded_s, end_group, sample_s, on_start)
+    return await running.run(dict(meta or {}))
+
+
+def replay(plans: Sequence[PlannedSession], target: Target, duration_s: float, **options: Any) -> Records:
+    """`replaying`, with its options, in an event loop of its own."""
+    return asyncio.run(replaying(plans, target, duration_s, **options))
 
 
 class _Stopped(Exception):

@@ -40,11 +40,11 @@ LAST = 1 / 3
 STYLES = {
     "twin": ("no burst", BLUE, "-"),
     "burst": ("burst", VERMILION, "-"),
-    "large-pool": ("burst, pool x4", SKY, "-"),
-    "budgeter": ("burst, budgeter late", GREEN, "--"),
-    "basin": ("burst, Basin late", BLACK, "--"),
-    "basin-suspend": ("burst, Basin with suspension late", PURPLE, "--"),
-    "admission-only": ("burst, admission only late", ORANGE, ":"),
+    "large-pool": ("burst, pool ×4", SKY, "-"),
+    "budgeter": ("budgeter late", GREEN, "--"),
+    "basin": ("Basin late", BLACK, "--"),
+    "basin-suspend": ("Basin, suspending, late", PURPLE, "--"),
+    "admission-only": ("admission only, late", ORANGE, ":"),
 }
 SIGNALS = {
     "kv_usage": "KV usage",
