@@ -24,6 +24,8 @@ RECOVERY_RATE = 0.04
 RECOVERY_BURST_S: Interval = (10 * MINUTE, 14 * MINUTE)
 SMALL_BURST_S: Interval = (10 * MINUTE, 12 * MINUTE)
 DRAIN_BURST_S: Interval = (10 * MINUTE, 15 * MINUTE)
+TRACE_BURST_S = DRAIN_BURST_S
+"""Of the recoveries on 32B only the length is published; the other experiment with trace shapes begins at minute 10."""
 LONG_BURST_S: Interval = (15 * MINUTE, 25 * MINUTE)
 FLUSH_S = 10 * MINUTE
 CONTROL_S, CONTROL_32B_S, OFFLOAD_CONTROL_S = 20 * MINUTE, 25 * MINUTE, 20 * MINUTE
@@ -216,8 +218,8 @@ def _recovery() -> dict[str, Arm]:
 def _traces() -> dict[str, Arm]:
     e, arriving = engine(VLLM_32B), partial(offered, workload=TRACES)
     short = arriving(0.025, 40, RECOVERY_BURST_S)
-    at_03 = arriving(0.03, 90, PAIRED_BURST_S, PAIRED_FACTOR)
-    at_025 = arriving(0.025, 100, PAIRED_BURST_S, 3.0)
+    at_03 = arriving(0.03, 90, TRACE_BURST_S, PAIRED_FACTOR)
+    at_025 = arriving(0.025, 100, TRACE_BURST_S, 3.0)
     late = partial(_late, deployment=e, from_s=CONTROL_32B_S, output_tokens=UNKNOWN_OUTPUT)
     arms = {
         "traces/none": _arm(4, arriving(0.025, 40), e),

@@ -26,16 +26,16 @@ from artifact.reproduce.registry import Noted, evaluates
 from artifact.reproduce.scenarios_colocated import (
     COHORT_S,
     CONTROL_32B_S,
-    PAIRED_BURST_S,
     RECOVERY_BURST_S,
     TRACE_ARMS,
+    TRACE_BURST_S,
 )
 
 END_OF_40_S = 5 * MINUTE
 PARTIAL_HIT = 0.9
 """Ours: between the 0.81 that the paper calls partially degraded and the 0.95-0.97 of its healthy runs."""
 AT_79_S = (74 * MINUTE, 79 * MINUTE)
-BURST_END_S = PAIRED_BURST_S[1]
+BURST_END_S = TRACE_BURST_S[1]
 TREND_S = 30 * MINUTE
 
 

@@ -27,6 +27,7 @@ from artifact.reproduce.scenarios_colocated import (
     RECOVERY_BURST_S,
     SMALL_BURST_S,
     TRACE_ARMS,
+    TRACE_BURST_S,
 )
 
 Runs = Mapping[str, Sequence[Records]]
@@ -115,7 +116,7 @@ def figure_b5(runs: Runs) -> tuple[Figure, pd.DataFrame]:
 
 def figure_b7(runs: Runs) -> tuple[Figure, pd.DataFrame]:
     """The same on 32B with trace shapes at 0.03/s, control from minute 25 on."""
-    return _recovery("32b03", runs, TRACE_ARMS, CONTROL_32B_S, PAIRED_BURST_S)
+    return _recovery("32b03", runs, TRACE_ARMS, CONTROL_32B_S, TRACE_BURST_S)
 
 
 def typical_pair(runs: Runs) -> dict[str, Records]:
