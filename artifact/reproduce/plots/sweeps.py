@@ -58,7 +58,7 @@ def figure_18(runs: Runs) -> tuple[Figure, pd.DataFrame]:
     ]
     _finish(fig, axes, found[kind == "coder"], ("1P3D", "1P3D, outputs ×3"), "Mean load (sessions/min)")
     axes[0].set(ylabel="Goodput (sessions/h)", ylim=(0, None))
-    axes[1].set_ylabel("Median TTFT (s), second hour")
+    axes[1].set_ylabel("Median TTFT (s)")
     log_axis(axes[1], ticks=SECONDS)
     return fig, pd.concat(drawn, ignore_index=True)
 
