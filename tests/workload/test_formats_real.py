@@ -62,7 +62,7 @@ def test_fifty_thousand_calls_load_in_well_under_a_second() -> None:
     file = real("claude_code_weka.jsonl")  # 45,542 calls in 0.1 s on a busy core
     best_s = float("inf")
     for _ in range(3):
-        start = time.perf_counter()
+        start = time.process_time()
         load(file)
-        best_s = min(best_s, time.perf_counter() - start)
+        best_s = min(best_s, time.process_time() - start)
     assert best_s < 1.0
