@@ -144,6 +144,6 @@ def test_errors_in_a_file_name_the_file(call, tmp_path: Path, name: str, text: s
 def test_it_answers_within_a_second() -> None:
     words = [w for n, v in {**FEW, **RATES}.items() for w in (f"--{n.replace('_', '-')}", str(v))]
     code = "import sys, typer; from sim.risk.cli import risk; typer.run(risk)"
-    start = time.process_time()
+    start = time.perf_counter()
     subprocess.run([sys.executable, "-c", code, *words], check=True, capture_output=True, env={**os.environ})
-    assert time.process_time() - start < 1.0
+    assert time.perf_counter() - start < 1.0
