@@ -19,6 +19,8 @@ CODE = {"sim": ("artifact", "sim"), "hw": ("artifact", "hw_runs")}
 """Folders whose files determine a figure's results, by source; those of real runs hold the recorded results, too."""
 CODE_KINDS = (".py", ".yaml", ".json", ".jsonl", ".parquet")
 TRACEBACK_LINES = 15
+IOPUB_TIMEOUT_S = 120
+"""How long a busy machine may take to hand over what a cell printed; nbclient's default is four seconds."""
 UNKNOWN_CELL_S = 1.0
 """Assumed of a cell that was never run here, for the time left."""
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -77,6 +79,7 @@ class Job:
             parameters={**self.determinants, **self.execution},
             cwd=self.root,
             progress_bar=False,
+            iopub_timeout=IOPUB_TIMEOUT_S,
             on_cell_executed=lambda cell, cell_index, execute_reply: on_cell(cell_index),
         )
         self.state.write_text(json.dumps({"fingerprint": fingerprint}) + "\n", encoding="utf-8")
