@@ -35,7 +35,7 @@ REFERENCE_STEP_PER_MIN = 0.25
 LATE_TTFT_S = 10.0
 """L_late above this marks persistent high latency (paper A §4)."""
 HEADROOM = 1.6
-"""Searches go up to this times the fluid model's departure peak."""
+"""Searches look below this times the fluid model's departure peak first."""
 KV_BYTES_PER_TOKEN = 20_480
 """Of Qwen3.6-35B-A3B: ten full-attention layers, keys and values of two heads of 256 in BF16."""
 HOST_125GB = "125 GB"
@@ -109,10 +109,19 @@ def late(found: Outcome) -> bool:
 def search(
     deployment: "Deployment", seeds: Sequence[int], step: float, surge: float = 0.0, tool: float = 1.0
 ) -> Search[Found]:
-    """The lowest load, on a grid of `step` sessions/min, that ends late: overload without a surge, trapped with one."""
-    top = HEADROOM * _peak_per_min(deployment, tool)
-    rates = (step * np.arange(1, max(2, int(np.ceil(top / step))) + 1)).tolist()
-    return lowest_failing(rates, lambda rate: [scenario(deployment, rate, s, surge, tool) for s in seeds], late)
+    """The lowest load, on a grid of `step` sessions/min, that ends late: overload without a surge, trapped with one.
+
+    Looks below `HEADROOM` times the fluid model's departure peak first, then in ranges of the same width above."""
+    count = max(2, int(np.ceil(HEADROOM * _peak_per_min(deployment, tool) / step)))
+    start, holds = 1, np.nan
+    while True:
+        rates = (step * np.arange(start, start + count)).tolist()
+        found = yield from lowest_failing(
+            rates, lambda rate: [scenario(deployment, rate, s, surge, tool) for s in seeds], late
+        )
+        if np.isfinite(found.fails):
+            return found if np.isfinite(found.holds) else found._replace(holds=holds)
+        start, holds = start + count, found.holds
 
 
 def _peak_per_min(deployment: "Deployment", tool: float) -> float:

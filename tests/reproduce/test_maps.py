@@ -176,6 +176,14 @@ def test_a_search_covers_the_models_peak_on_the_papers_step():
     assert surged.load.surges[0].factor == 2 and surged.load.tool_time_scale == 3
 
 
+@pytest.mark.parametrize("limit", [1.25, 7.5, 19.0])
+def test_a_search_goes_on_above_the_models_peak_until_something_fails(monkeypatch, limit):
+    asked = answered(monkeypatch, [limit])
+    found = together({"x": search(H100, (0,), 0.25)}, ONE, "search")["x"]
+    assert (found.holds, found.fails) == (limit - 0.25, limit)
+    assert max(rate for rate, _ in asked) < 2 * limit + 10
+
+
 def test_plans_name_what_they_run():
     full = plan("full")
     assert full.coarser == 1 and len(full.seeds) == 3 and full.shares == tuple(np.round(np.arange(0.1, 1, 0.1), 1))
