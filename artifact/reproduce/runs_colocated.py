@@ -1,11 +1,12 @@
 """Running paper B's experiments: which seeds an arm gets, and where its runs come from."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from artifact.metrics import collapsed_at
 from artifact.reproduce.paths import check_profile
 from artifact.reproduce.scenarios import Runs, recorded, run_arms
-from artifact.reproduce.scenarios_colocated import SGLANG_8B, VLLM_8B, VLLM_32B, experiments
+from artifact.reproduce.scenarios_colocated import SGLANG_8B, TRACES, VLLM_8B, VLLM_32B, experiments
 
 
 def arms_of(*experiments_or_arms: str) -> list[str]:
@@ -82,3 +83,10 @@ def fitted_claims() -> set[str]:
 
     names = (VLLM_8B, VLLM_32B, SGLANG_8B)
     return set(FITTED_CLAIMS).union(*(any_calibration(name).fitted_claims() for name in names))
+
+
+def trace_shapes() -> dict[str, list[Any]]:
+    """What the claims about the replayed sessions look at: the sessions themselves, cut and whole."""
+    from artifact.workload.catalog import workload
+
+    return {"trace_shapes": [workload(TRACES)], "trace_shapes_whole": [workload(f"{TRACES}-whole")]}

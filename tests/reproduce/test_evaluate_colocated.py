@@ -10,6 +10,7 @@ from artifact.metrics import NotObserved
 from artifact.reproduce.colocated import demand_by_minute, drained_min, extent, matched, per
 from artifact.reproduce.registry import evaluate, evaluators
 from artifact.reproduce.scenarios_colocated import DRAIN_RATES, MIX_CAPS, RECOVERY_ARMS, TRACE_ARMS
+from artifact.workload.trajectory import Trajectory
 
 PREEMPTIONS = 30
 
@@ -343,6 +344,19 @@ def test_recovery_on_32b():
     assert value("B-32b-long-cohort", long) == approx({"budgeter": [0, 0], "adaptive": [0, 0], "none": [0, 0]})
     queue = value("B-32b-long-queue", long)
     assert queue == approx({"growth_per_10min": [10.0] * 2, "controlled": [98.0] * 2, "none": [98.0] * 2})
+
+
+def test_the_shapes_themselves():
+    """Two sessions before the cut: one of 2 calls, one of 4, whose last one goes over 38K tokens."""
+    short = Trajectory("short", (1000, 1400), (1000, 400), (100, 100), (0.0, 0.1))
+    long = Trajectory("long", (1000, 9000, 20000, 39000), (1000, 8000, 11000, 19000), (100,) * 4, (0.0, 0.2, 0.3, 9.0))
+    cut = Trajectory("long", (1000, 9000, 20000), (1000, 8000, 11000), (100,) * 3, (0.0, 0.2, 0.3))
+    runs = {"trace_shapes_whole": [[short, long]], "trace_shapes": [[short, cut]]}
+    found = value("B-wl-shapes", runs)
+    assert found == approx({"calls_p50": 3, "context_p50_tokens": 5200, "sessions_over_38k": 0.5, "turns_cut": 1 / 6})
+    assert value("B-wl-gap", runs) == pytest.approx(0.25)
+    found = value("B-wl-swebench", runs)
+    assert found["appended_tokens"] == 9500 and found["context_tokens"] == pytest.approx([10900, 29700])
 
 
 # Staying out -------------------------------------------------------------------------------------------------------
