@@ -3,6 +3,8 @@
 The tests share one deployment and run in this order; the last one kills a decode instance.
 """
 
+import os
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -37,6 +39,19 @@ def test_every_hook_applied_and_is_reported(pd):
         metrics = engine.metrics()
         assert metrics["basin_hooks_applied"] == metrics["basin_hooks_expected"] > 20
         assert "hooks applied; features: order, late, lend" in engine.text()
+
+
+def test_a_process_of_its_own_applies_every_hook(engines):
+    """As the engine spawns its scheduler: a fresh interpreter that imports it and then loads the plugins."""
+    code = (
+        "import basin_engine_support.torchvision_cpu, sglang.srt.managers.scheduler; "
+        "from sglang.srt.plugins import load_plugins; load_plugins(); "
+        "from artifact.lending.runtime import RUNTIME; print(RUNTIME.hooks_applied, RUNTIME.hooks_expected)"
+    )
+    environment = {**os.environ, **engines.KIND_ENV["llama"], **engines.features("order", "late", "lend", "pin")}
+    answer = subprocess.run([engines.PYTHON, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    applied, expected = map(int, answer.stdout.split()[-2:])
+    assert applied == expected > 30
 
 
 def test_outputs_are_those_of_the_aggregated_engine_and_prefill_computes_half(pd, engines, expected):

@@ -1,7 +1,7 @@
 """Off means off: an engine pair with the plugin installed and no feature is the pair without it.
 
-Both are started as a user would start them, stand side by side, and serve the same calls in pairs that follow each
-other within seconds, in alternating order, so that what else the machine does hits both.
+Both stand side by side and serve the same calls in pairs that follow each other within seconds, in alternating order,
+so that what else the machine does hits both.
 """
 
 import statistics
@@ -11,7 +11,7 @@ import pytest
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
-PAIRS, SESSIONS, TURNS, FIRST = 12, 8, 3, 150
+PAIRS, SESSIONS, TURNS, FIRST = 12, 4, 3, 150
 FLAGS = {
     "prefill": ["--max-total-tokens", "8000"],
     "decode": ["--max-total-tokens", "8000", "--disaggregation-decode-enable-radix-cache"],
@@ -25,8 +25,8 @@ COUNTS = ("prompt_tokens", "generation_tokens", "cached_tokens", "num_requests",
 def deployments(engines):
     roles = ["prefill", "decode"]
     with (
-        engines.deploy("llama", roles, FLAGS, ENVIRONMENTS["plain"], preloaded=False) as plain,
-        engines.deploy("llama", roles, FLAGS, ENVIRONMENTS["ours"], preloaded=False) as ours,
+        engines.deploy("llama", roles, FLAGS, ENVIRONMENTS["plain"]) as plain,
+        engines.deploy("llama", roles, FLAGS, ENVIRONMENTS["ours"]) as ours,
     ):
         yield {"plain": plain, "ours": ours}
 

@@ -2,8 +2,8 @@
 of JSON (`argv`, `env`, `log`) on its input, answering with the server's process id.
 
 Importing costs each of an engine's three processes eight seconds of a core, which is most of its start. The engine
-spawns two of them; here they are forked as well. What a spawned process does differently (it loads the plugins itself)
-is covered by the tests that start their engines the ordinary way.
+spawns two of them; here they are forked as well. What a spawned process does differently, which is to load the plugins
+itself, is tested apart.
 """
 
 import gc
