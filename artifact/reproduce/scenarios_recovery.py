@@ -8,7 +8,6 @@ import numpy as np
 
 from artifact.reproduce.outcomes import MINUTE, Outcome, Resources, kept, outcomes
 from artifact.reproduce.post_surge import Branch, branches, interventions
-from artifact.reproduce.scenarios import TRIGGER
 from artifact.reproduce.scenarios_maps import (
     DURATION_S,
     H200_1P3D,
@@ -22,15 +21,16 @@ from artifact.reproduce.scenarios_maps import (
     scenario,
     simulated,
 )
-from artifact.workload.load import Load
+from artifact.workload.load import Load, Surge
 
 if TYPE_CHECKING:
     from sim.scenario import Deployment, Scenario
 
 LONG_OUTPUTS = 3.0
-DRAIN_SHARES = (0.5, 0.6, 0.7)
+DRAIN_SHARES = (0.4, 0.5, 0.6)
 """Base loads of the drains, over the profiled peak D(N*)."""
-DRAIN_SURGE = 4.0
+DRAIN_SURGE = Surge(start_s=15 * MINUTE, end_s=35 * MINUTE, factor=4)
+"""Large and long enough to leave sessions waiting at its end from each of these loads."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ class Drain(NamedTuple):
 def drains(profiles: Sequence[Profiled], p: Plan, resources: Resources) -> list[Drain]:
     """Continuum, which serves sessions in the order of arrival, after a surge from constant loads below the peak
     (shares of the profiled peak D(N*) of the same deployment)."""
-    from sim.scenario import PolicyChoice
+    from sim.scenario import PolicyChoice, Scenario
     from sim.sweep import determinants
 
     peak = next((q.critical_per_min for q in profiles if q.name == "1p3d"), None)
@@ -154,9 +154,8 @@ def drains(profiles: Sequence[Profiled], p: Plan, resources: Resources) -> list[
     jobs = []
     for share in DRAIN_SHARES:
         for seed in p.seeds:
-            base = scenario(d, share * peak, seed, DRAIN_SURGE).model_copy(
-                update={"policy": PolicyChoice(name="continuum")}
-            )
+            load = Load(rate_per_min=share * peak, duration_s=DURATION_S, surges=(DRAIN_SURGE,))
+            base = Scenario(deployment=d, load=load, policy=PolicyChoice(name="continuum"), seed=seed)
             jobs.append((determinants(base), base))
     found = kept(measure_drain, jobs, resources, "drains of a backlog")
     rows = []
@@ -176,7 +175,7 @@ def measure_drain(base: "Scenario") -> tuple[float, float | None]:
     records = run(base)
     arrival, started = (column(records.sessions, name) for name in ("arrival_s", "started_s"))
     started = np.where(np.isnan(started), np.inf, started)
-    times = np.arange(TRIGGER["end_s"], DURATION_S, 10.0)
+    times = np.arange(DRAIN_SURGE.end_s, DURATION_S, 10.0)
     waiting = np.array([np.sum((arrival <= t) & (started > t)) for t in times])
     empty = np.flatnonzero(waiting <= max(2.0, waiting[0] / 50))
     return float(waiting[0]), float(times[empty[0]] - times[0]) if len(empty) else None
