@@ -10,30 +10,35 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
 from hw_runs.checks import Machine
 from hw_runs.commands import chat
 from hw_runs.deployment import load_deployment
+from hw_runs.serve_cli import serve
 
 BASIN = str(Path(sys.executable).with_name("basin"))
 
 
 def basin(*words):
-    return subprocess.run([BASIN, "serve", *words], capture_output=True, text=True, timeout=60)
+    app = typer.Typer()
+    app.command()(serve)
+    return CliRunner().invoke(app, words)
 
 
 def test_a_dry_run_needs_no_gpu_and_starts_nothing():
     told = basin("h200-1p3d", "--policy", "basin-prior", "--dry-run")
-    assert told.returncode == 0
+    assert told.exit_code == 0
     assert told.stdout.count("sglang.launch_server") == 4 and "basin gateway" in told.stdout
     assert "would not start here" in told.stderr
 
 
 def test_what_cannot_be_served_ends_with_the_reasons(fake):
     told = basin("h200-1p3d", "--policy", "crossflow", "--dry-run")
-    assert told.returncode == 2 and "elastic prefill" in told.stderr
+    assert told.exit_code == 2 and "elastic prefill" in told.stderr
     told = basin(fake(file=True, host_gib=10_000), "--policy", "none")
-    assert told.returncode == 2 and "needs 10000" in " ".join(told.stderr.split())
+    assert told.exit_code == 2 and "needs 10000" in " ".join(told.stderr.split())
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
