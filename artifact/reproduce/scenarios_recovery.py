@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from sim.scenario import Deployment, Scenario
 
 LONG_OUTPUTS = 3.0
-DRAIN_SHARES = (0.4, 0.5, 0.6)
+DRAIN_SHARES = (0.5, 0.6, 0.7)
 """Base loads of the drains, over the profiled peak D(N*)."""
 DRAIN_SURGE = Surge(start_s=15 * MINUTE, end_s=35 * MINUTE, factor=4)
 """Large and long enough to leave sessions waiting at its end from each of these loads."""
@@ -131,8 +131,8 @@ def measure_profile(job: tuple["Deployment", float, int]) -> tuple[float, float]
 
 
 class Drain(NamedTuple):
-    """A backlog under resident-first order: S sessions waiting for their first token when the surge ends, seconds
-    until all of those that wait are gone (infinite: not by the end), and what Eq. 4 says."""
+    """A backlog behind a population kept near the peak: S sessions parked when the surge ends, seconds until nobody is
+    (infinite: not by the end), and what Eq. 4 says."""
 
     share: float
     backlog: float
@@ -142,8 +142,8 @@ class Drain(NamedTuple):
 
 
 def drains(profiles: Sequence[Profiled], p: Plan, resources: Resources) -> list[Drain]:
-    """Continuum, which serves sessions in the order of arrival, after a surge from constant loads below the peak
-    (shares of the profiled peak D(N*) of the same deployment)."""
+    """Basin's prototype, which lets sessions in by arrival as far as the budget allows, so that the external queue of
+    Eq. 4 is what it parks; after a surge from constant loads below the peak (shares of the profiled D(N*))."""
     from sim.scenario import PolicyChoice, Scenario
     from sim.sweep import determinants
 
@@ -155,7 +155,7 @@ def drains(profiles: Sequence[Profiled], p: Plan, resources: Resources) -> list[
     for share in DRAIN_SHARES:
         for seed in p.seeds:
             load = Load(rate_per_min=share * peak, duration_s=DURATION_S, surges=(DRAIN_SURGE,))
-            base = Scenario(deployment=d, load=load, policy=PolicyChoice(name="continuum"), seed=seed)
+            base = Scenario(deployment=d, load=load, policy=PolicyChoice(name="basin-prior"), seed=seed)
             jobs.append((determinants(base), base))
     found = kept(measure_drain, jobs, resources, "drains of a backlog")
     rows = []
@@ -167,15 +167,13 @@ def drains(profiles: Sequence[Profiled], p: Plan, resources: Resources) -> list[
 
 
 def measure_drain(base: "Scenario") -> tuple[float, float | None]:
-    """Sessions without a first token at the surge's end, and seconds from then until fewer than one in fifty of them
-    (and no more than two) wait."""
+    """Sessions parked at the surge's end, and seconds from then until fewer than one in fifty of them (and no more than
+    two) are."""
     from artifact.metrics import column
     from sim.run import run
 
-    records = run(base)
-    arrival, started = (column(records.sessions, name) for name in ("arrival_s", "started_s"))
-    started = np.where(np.isnan(started), np.inf, started)
-    times = np.arange(DRAIN_SURGE.end_s, DURATION_S, 10.0)
-    waiting = np.array([np.sum((arrival <= t) & (started > t)) for t in times])
-    empty = np.flatnonzero(waiting <= max(2.0, waiting[0] / 50))
-    return float(waiting[0]), float(times[empty[0]] - times[0]) if len(empty) else None
+    samples = run(base).samples
+    time, parked = (column(samples, name) for name in ("time_s", "parked_sessions"))
+    time, parked = time[time >= DRAIN_SURGE.end_s], parked[time >= DRAIN_SURGE.end_s]
+    empty = np.flatnonzero(parked <= max(2.0, parked[0] / 50))
+    return float(parked[0]), float(time[empty[0]] - time[0]) if len(empty) else None
