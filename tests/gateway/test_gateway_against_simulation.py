@@ -1,9 +1,14 @@
-"""The same scenario, policy and seed through the real gateway before a stub engine, and through the simulator."""
+"""The same scenario, policy and seed through the real gateway before a stub engine, and through the simulator.
+
+Gateway, stub and clients run in one event loop whose clock leaps over waiting, so that an hour takes a minute and a
+busy machine changes nothing; one run shows that three processes on the real clock, accelerated, come to the same.
+"""
 
 import asyncio
 import multiprocessing
 import os
 import socket
+from collections.abc import Coroutine
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -12,6 +17,8 @@ import aiohttp
 import numpy as np
 import pytest
 import uvicorn
+from fake_upstream import serving
+from leaping_clock import LeapingLoop
 
 from artifact.control.policy import Policy, SessionFacts, Signals
 from artifact.gateway.app import Gateway
@@ -22,7 +29,7 @@ from artifact.metrics.sessions import goodput
 from artifact.metrics.states import end_state
 from artifact.records.schema import Records
 from artifact.workload.load import Load, PlannedSession, Surge
-from hw_runs.replay import Switch, Target, replay
+from hw_runs.replay import Switch, Target, replaying
 from hw_runs.replay_cli import provenance
 from hw_runs.stub_engine import StubEngine
 from hw_runs.stub_engine_model import SimulatedEngine
@@ -38,16 +45,10 @@ BYTES_PER_TOKEN = 1  # keeps the loopback traffic small
 HEAD = 7000
 
 
-def scenario(policy: str, seed: int) -> Scenario:
-    """The H100 pair with a tripled load from minute 5 to 15, and then long enough to tell the end state."""
-    load = Load(rate_per_min=2.6, duration_s=4200.0, surges=(Surge(start_s=300, end_s=900, factor=3),))
+def scenario(policy: str, seed: int, duration_s: float = 4200.0) -> Scenario:
+    """The H100 pair with a tripled load from minute 5 to 15, and then as long as telling the end state takes."""
+    load = Load(rate_per_min=2.6, duration_s=duration_s, surges=(Surge(start_s=300, end_s=900, factor=3),))
     return Scenario(deployment=Deployment(calibration="h100"), load=load, policy=PolicyChoice(name=policy), seed=seed)
-
-
-def run_stub(port: int, late: bool) -> None:
-    deployment = Deployment(calibration="h100", reserve_at="prefill_end" if late else "arrival")
-    stub = StubEngine(SimulatedEngine(deployment, HEAD), SPEED, BYTES_PER_TOKEN)
-    uvicorn.run(stub, host="127.0.0.1", port=port, lifespan="off", log_level="error", ws="none")
 
 
 def plans(simulation: Simulation) -> list[PlannedSession]:
@@ -68,7 +69,12 @@ def told_exactly(policy: Policy, seed: int) -> Policy:
     return policy
 
 
-def run_gateway(port: int, upstream: str, seed: int) -> None:
+def stub(late: bool, speed: float) -> StubEngine:
+    deployment = Deployment(calibration="h100", reserve_at="prefill_end" if late else "arrival")
+    return StubEngine(SimulatedEngine(deployment, HEAD), speed, BYTES_PER_TOKEN)
+
+
+def gateway(upstream: str, seed: int, speed: float) -> Gateway:
     """Neutral until the replay client, whose clock then starts, puts the scenario's policy in charge."""
     config = GatewayConfig(
         upstream=upstream,
@@ -76,93 +82,93 @@ def run_gateway(port: int, upstream: str, seed: int) -> None:
         priority=EnginePriority(dialect="sglang", hints=True),
         admin_token="t",
         tokens_per_byte=1 / BYTES_PER_TOKEN,
-        time_scale=SPEED,
+        time_scale=speed,
     )
 
     def made(name: str, options: dict[str, Any], latest: Signals) -> Policy:
         return Policy() if name == NEUTRAL else told_exactly(scenario_policy(scenario(name, seed)), seed)
 
-    gateway = Gateway(config, made)
-    GatewayServer(gateway, "127.0.0.1", port).run()
+    return Gateway(config, made)
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
+def replayed(simulation: Simulation, url: str, upstream: str, speed: float) -> Coroutine[Any, Any, Records]:
+    of = simulation.scenario
+    target = Target(
+        url,
+        speed=speed,
+        bytes_per_token=BYTES_PER_TOKEN,
+        admin_token="t",
+        preload_url=upstream,
+        switches=(Switch(0.0, of.policy.name),),
+    )
+    return replaying(
+        plans(simulation),
+        target,
+        of.load.duration_s,
+        meta={"source": "stub", **provenance(of)},
+        unloaded_s=lambda p: simulation.unloaded(p.trajectory, p.first_call),
+    )
 
 
-async def answers(url: str) -> None:
-    async with aiohttp.ClientSession() as client:
-        for _ in range(600):
-            try:
-                async with client.get(url):
-                    return
-            except aiohttp.ClientError:
-                await asyncio.sleep(0.1)
-    raise AssertionError(f"{url} did not come up")
+def through_the_gateway(of: Scenario) -> Records:
+    """All in one loop with a leaping clock."""
+    simulation = Simulation(of)
 
+    async def run() -> Records:
+        async with (
+            serving(stub(simulation.engine.late, 1.0)) as upstream,
+            serving(gateway(upstream, of.seed, 1.0), "on") as url,
+        ):
+            return await replayed(simulation, url, upstream, 1.0)
 
-def through_the_gateway(simulation: Simulation) -> Records:
-    scenario, late = simulation.scenario, simulation.engine.late
-    stub_port, port = free_port(), free_port()
-    upstream, url = f"http://127.0.0.1:{stub_port}", f"http://127.0.0.1:{port}"
-    context = multiprocessing.get_context("spawn")
-    servers = [
-        context.Process(target=run_stub, args=(stub_port, late), daemon=True),
-        context.Process(target=run_gateway, args=(port, upstream, scenario.seed), daemon=True),
-    ]
-    try:
-        servers[0].start()
-        asyncio.run(answers(upstream + "/health"))
-        servers[1].start()
-        asyncio.run(answers(url + "/health"))
-        target = Target(
-            url,
-            speed=SPEED,
-            bytes_per_token=BYTES_PER_TOKEN,
-            admin_token="t",
-            preload_url=upstream,
-            switches=(Switch(0.0, scenario.policy.name),),
-        )
-        return replay(
-            plans(simulation),
-            target,
-            scenario.load.duration_s,
-            meta={"source": "stub", **provenance(scenario)},
-            unloaded_s=lambda p: simulation.unloaded(p.trajectory, p.first_call),
-        )
-    finally:
-        for server in servers:
-            server.terminate()
-            server.join(20)
+    with asyncio.Runner(loop_factory=LeapingLoop) as runner:
+        records = runner.run(run())
+    assert not records.meta["errors"]
+    return records
 
 
 @lru_cache
-def both(policy: str, seed: int) -> tuple[Records, Records]:
-    """Records of the simulation and of the gateway."""
-    simulation = Simulation(scenario(policy, seed))
-    simulated = simulation.finish()
-    replayed = through_the_gateway(Simulation(scenario(policy, seed)))
-    if replayed.meta["late_s"] > MOST_LATE_S:
-        pytest.skip(
-            f"clients woke {replayed.meta['late_s']:.2f} s late on average: busy machine, lower BASIN_STUB_SPEED"
-        )
-    assert not replayed.meta["errors"]
-    return simulated, replayed
+def simulated(policy: str, seed: int) -> Records:
+    return Simulation(scenario(policy, seed)).finish()
 
 
-STABLE = ("hicache", "basin", "session-cap", "thunderagent", "continuum", "budgeter", "adaptive-cap", "composition")
+POLICIES = (
+    "hicache",
+    "basin",
+    "session-cap",
+    "thunderagent",
+    "continuum",
+    "budgeter",
+    "adaptive-cap",
+    "admission-only",
+    "composition",
+)
 CHAOTIC = ("concur", "latency-aimd")
 SEEDS = (1, 2, 3)
 PHASES = (0.5, 1.5, 2.5, 3.5, 4.5)
 
 
+def test_the_first_calls_come_when_the_simulator_says() -> None:
+    """But for the engine's overhead, which for sessions already under way the simulator takes from their first gap."""
+    of = scenario("hicache", 1, 12.0)
+    overhead_s = Simulation(of).costs.overhead_s
+    ours, real = (
+        records.calls.to_pandas().dropna(subset="finished_s").set_index(["session_id", "call_index"])
+        for records in (Simulation(of).finish(), through_the_gateway(of))
+    )
+    both = ours.index.intersection(real.index)
+    assert len(both) >= 20
+    for column in ("released_s", "first_token_s", "finished_s"):
+        np.testing.assert_allclose(real.loc[both, column], ours.loc[both, column] + overhead_s, atol=0.03)
+    assert (real.loc[both, "cached_tokens"] == ours.loc[both, "cached_tokens"]).all()
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", STABLE)
+@pytest.mark.parametrize("policy", POLICIES)
 def test_goodput_and_end_state_through_the_gateway_are_the_simulators(policy: str) -> None:
-    simulated, replayed = both(policy, 1)
-    assert goodput(replayed) == pytest.approx(goodput(simulated), rel=0.08)
-    assert end_state(replayed) == end_state(simulated)
+    records = through_the_gateway(scenario(policy, 1))
+    assert goodput(records) == pytest.approx(goodput(simulated(policy, 1)), rel=0.08)
+    assert end_state(records) == end_state(simulated(policy, 1))
 
 
 def shifted(policy: str, seed: int, phase_s: float) -> Records:
@@ -185,14 +191,69 @@ def test_where_the_moment_of_looking_decides_the_means_agree(policy: str) -> Non
     """These multiply a window whenever one reading crosses a threshold. A reading taken seconds earlier moves such a
     cut, and with it all that follows, so a single run says little: the simulator's own goodput spreads by more than
     the bar when only the phase of its controller changes. The gateway's phase is whatever its start made it."""
-    spreads, replayed, simulated = [], [], []
+    spreads, through, means = [], [], []
     for seed in SEEDS:
         runs = [shifted(policy, seed, phase_s) for phase_s in PHASES]
         by_phase = np.array([goodput(run) for run in runs])
         spreads.append(np.ptp(by_phase) / by_phase.mean())
-        simulated.append(by_phase.mean())
-        records = both(policy, seed)[1]
-        replayed.append(goodput(records))
+        means.append(by_phase.mean())
+        records = through_the_gateway(scenario(policy, seed))
+        through.append(goodput(records))
         assert end_state(records) in {end_state(run) for run in runs}
     assert max(spreads) > 0.08, "not chaotic after all: compare it run by run"
-    assert np.mean(replayed) == pytest.approx(np.mean(simulated), rel=0.08)
+    assert np.mean(through) == pytest.approx(np.mean(means), rel=0.08)
+
+
+# On the real clock ---------------------------------------------------------------------------------------------
+def run_stub(port: int, late: bool) -> None:
+    uvicorn.run(stub(late, SPEED), host="127.0.0.1", port=port, lifespan="off", log_level="error", ws="none")
+
+
+def run_gateway(port: int, upstream: str, seed: int) -> None:
+    GatewayServer(gateway(upstream, seed, SPEED), "127.0.0.1", port).run()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+async def answers(url: str) -> None:
+    async with aiohttp.ClientSession() as client:
+        for _ in range(600):
+            try:
+                async with client.get(url):
+                    return
+            except aiohttp.ClientError:
+                await asyncio.sleep(0.1)
+    raise AssertionError(f"{url} did not come up")
+
+
+def in_three_processes(of: Scenario) -> Records:
+    simulation = Simulation(of)
+    stub_port, port = free_port(), free_port()
+    upstream, url = f"http://127.0.0.1:{stub_port}", f"http://127.0.0.1:{port}"
+    context = multiprocessing.get_context("spawn")
+    servers = [
+        context.Process(target=run_stub, args=(stub_port, simulation.engine.late), daemon=True),
+        context.Process(target=run_gateway, args=(port, upstream, of.seed), daemon=True),
+    ]
+    try:
+        for server, base in zip(servers, (upstream, url), strict=True):
+            server.start()
+            asyncio.run(answers(base + "/health"))
+        return asyncio.run(replayed(simulation, url, upstream, SPEED))
+    finally:
+        for server in servers:
+            server.terminate()
+            server.join(20)
+
+
+@pytest.mark.slow
+def test_accelerated_on_the_real_clock_it_is_the_same() -> None:
+    records = in_three_processes(scenario("basin", 1))
+    if (late_s := records.meta["late_s"]) > MOST_LATE_S:
+        pytest.skip(f"clients woke {late_s:.2f} s late on average: busy machine, lower BASIN_STUB_SPEED")
+    assert not records.meta["errors"]
+    assert goodput(records) == pytest.approx(goodput(simulated("basin", 1)), rel=0.08)
+    assert end_state(records) == end_state(simulated("basin", 1))

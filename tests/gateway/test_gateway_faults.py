@@ -3,6 +3,7 @@
 import asyncio
 import json
 import time
+from contextlib import AsyncExitStack
 from types import SimpleNamespace
 
 import aiohttp
@@ -182,51 +183,70 @@ _headers = st.dictionaries(
 )
 _paths = st.sampled_from(["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/generate"])
 _answers = st.binary(max_size=200) | _json.map(lambda v: json.dumps({"usage": v}).encode())
+Case = tuple[str, bytes, dict[str, str], bytes, bool]
+"""Path, body and headers of a call; the engine's answer, and whether it is streamed."""
 
 
-async def fuzz(bodies: list[tuple[str, bytes, dict[str, str], bytes, bool]]) -> None:
-    """Send calls with any body and let the engine answer anything: all get the engine's answer, nothing is left."""
-    answers: dict[str, tuple[bytes, bool]] = {}
+class Fuzzed:
+    """A gateway before an engine that answers each call as its case says, on one loop for all examples."""
 
-    async def answer(request, send):
-        reply, streamed = answers.get(dict(request.headers).get(b"x-case", b"").decode(), (b"", False))
+    async def start(self, stack: AsyncExitStack) -> None:
+        self.answers: list[tuple[bytes, bool]] = []
+        base = await stack.enter_async_context(serving(FakeEngine(self.answer)))
+        config = GatewayConfig(upstream=base, priority={"dialect": "sglang"}, lineage=True)
+        self.gateway = Gateway(config, lambda name, options, latest: Door())
+        self.url = await stack.enter_async_context(serving(self.gateway, "on"))
+        self.client = await stack.enter_async_context(aiohttp.ClientSession(timeout=_PATIENCE))
+
+    async def answer(self, request, send) -> None:
+        case = dict(request.headers).get(b"x-case")
+        reply, streamed = self.answers[int(case)] if case else (b"", False)
         if streamed:
             await stream(send, [b"data: " + reply, b"\n\n"])
         else:
             await respond(send, reply)
 
-    async with serving(FakeEngine(answer)) as base:
-        config = GatewayConfig(upstream=base, priority={"dialect": "sglang"}, lineage=True)
-        gateway = Gateway(config, lambda name, options, latest: Door())
-        async with serving(gateway, "on") as url, aiohttp.ClientSession(timeout=_PATIENCE) as client:
-            for number, (path, body, headers, reply, streamed) in enumerate(bodies):
-                answers[str(number)] = reply, streamed
-                marked = {**headers, "x-case": str(number)}
-                async with client.post(url + path, data=body, headers=marked) as response:
-                    got = await response.read()
-                assert response.status == 200
-                assert got == (b"data: " + reply + b"\n\n" if streamed else reply)
-        desk = gateway.desk
+    async def send(self, cases: list[Case]) -> None:
+        """All get the engine's answer, and nothing is left of them."""
+        for path, body, headers, reply, streamed in cases:
+            marked = {**headers, "x-case": str(len(self.answers))}
+            self.answers.append((reply, streamed))
+            async with self.client.post(self.url + path, data=body, headers=marked) as response:
+                got = await response.read()
+            assert response.status == 200
+            assert got == (b"data: " + reply + b"\n\n" if streamed else reply)
+        desk = self.gateway.desk
         assert desk.policy_errors == 0
-        assert not desk.live_calls and desk.waiting_calls == 0 and gateway.proxy.buffered_bytes == 0
+        assert not desk.live_calls and desk.waiting_calls == 0 and self.gateway.proxy.buffered_bytes == 0
         for session in list(desk.table):
             desk.release(session.id)
         assert len(desk.table) == 0 and desk.policy.state().resident == 0
 
 
-_cases = st.lists(st.tuples(_paths, _bodies, _headers, _answers, st.booleans()), min_size=1, max_size=25)
-_phases = (Phase.explicit, Phase.reuse, Phase.generate)  # a server an example: shrinking would take minutes
-_relaxed = {"deadline": None, "suppress_health_check": list(HealthCheck), "phases": _phases}
+def fuzz(examples: int) -> int:
+    """Send the cases of so many examples; how many there were."""
+    fuzzed = Fuzzed()
+    phases = (Phase.explicit, Phase.reuse, Phase.generate)  # shrinking calls over HTTP would take minutes
+
+    @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck), phases=phases)
+    @given(st.lists(st.tuples(_paths, _bodies, _headers, _answers, st.booleans()), min_size=10, max_size=10))
+    def example(cases: list[Case]) -> None:
+        runner.run(fuzzed.send(cases))
+
+    with asyncio.Runner() as runner:
+        stack = AsyncExitStack()
+        runner.run(fuzzed.start(stack))
+        try:
+            example()
+        finally:
+            runner.run(stack.aclose())
+    return len(fuzzed.answers)
 
 
-@settings(max_examples=15, **_relaxed)
-@given(_cases)
-def test_any_body_is_the_engines_to_judge(cases) -> None:
-    asyncio.run(fuzz(cases))
+def test_any_body_is_the_engines_to_judge() -> None:
+    assert fuzz(20) >= 200
 
 
 @pytest.mark.slow
-@settings(max_examples=800, **_relaxed)
-@given(_cases)
-def test_ten_thousand_bodies_are_the_engines_to_judge(cases) -> None:
-    asyncio.run(fuzz(cases))
+def test_ten_thousand_bodies_are_the_engines_to_judge() -> None:
+    assert fuzz(1000) >= 10_000
