@@ -12,6 +12,7 @@ from conftest import PATIENCE_S, Door, default_answer
 from fake_upstream import FakeEngine, event, respond, serving, stream
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from leaping_clock import LeapingLoop
 
 from artifact.gateway import upstream
 from artifact.gateway.app import Gateway
@@ -233,7 +234,8 @@ def fuzz(examples: int) -> int:
     def example(cases: list[Case]) -> None:
         runner.run(fuzzed.send(cases))
 
-    with asyncio.Runner() as runner:
+    # Examples are drawn while the loop stands still: on a real clock idle connections would time out meanwhile.
+    with asyncio.Runner(loop_factory=LeapingLoop) as runner:
         stack = AsyncExitStack()
         runner.run(fuzzed.start(stack))
         try:
