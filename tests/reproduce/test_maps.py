@@ -274,10 +274,14 @@ def test_the_words_follow_the_numbers():
     assert "healthy at every rate" in words and "not healthy" not in words
 
 
-def test_the_backlog_of_a_drain_is_what_waits_for_its_first_token(monkeypatch):
-    """Ten sessions wait at minute 25; the last of them starts at minute 35."""
-    sessions = [session(str(i), 1400.0, 900.0, started_s=1500.0 + 60.0 * (i + 1)) for i in range(10)]
-    monkeypatch.setattr("sim.run.run", lambda base: records([], sessions, [], 7200.0))
-    backlog, drained = scenarios_recovery.measure_drain(scenario(H100, 1.0, 0))
-    assert backlog == 10
-    assert drained == pytest.approx(8 * 60.0, abs=10.0)  # until no more than two wait
+def test_the_backlog_of_a_drain_is_what_is_parked_until_nobody_is(monkeypatch):
+    """Ten sessions are parked at minute 35; every minute one is let in, until no more than two are left."""
+    samples = [sample(60.0 * m, parked_sessions=max(0, min(10, 45 - m))) for m in range(120)]
+    monkeypatch.setattr("sim.run.run", lambda base: records([], [], samples, 7200.0))
+    assert scenarios_recovery.measure_drain(scenario(H100, 1.0, 0)) == (10, 8 * 60.0)
+
+
+def test_a_backlog_that_stays_has_no_drain_time(monkeypatch):
+    samples = [sample(60.0 * m, parked_sessions=10) for m in range(120)]
+    monkeypatch.setattr("sim.run.run", lambda base: records([], [], samples, 7200.0))
+    assert scenarios_recovery.measure_drain(scenario(H100, 1.0, 0)) == (10, None)
