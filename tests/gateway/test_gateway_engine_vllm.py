@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import aiohttp
 import pytest
 from conftest import Door
-from engine_load import LIMIT, Tap, burst, concordant, until
+from engine_load import LIMIT, Tap, concordant, queued, until
 from fake_upstream import serving
 
 from artifact.control.policy import Policy
@@ -22,8 +22,8 @@ from hw_runs.serve import serving as serving_engines
 
 pytestmark = pytest.mark.engine
 
-BLOCKS, BLOCK_TOKENS = 128, 32
-FLAGS = {"max-model-len": 2048, "block-size": BLOCK_TOKENS, "num-gpu-blocks-override": BLOCKS, "max-num-seqs": 1}
+BLOCKS, BLOCK_TOKENS, MOST_TOKENS = 128, 32, 2048
+FLAGS = {"max-model-len": MOST_TOKENS, "block-size": BLOCK_TOKENS, "num-gpu-blocks-override": BLOCKS, "max-num-seqs": 1}
 
 
 @contextmanager
@@ -73,8 +73,18 @@ async def chat(client: aiohttp.ClientSession, url: str, body: dict[str, object],
 
 
 async def send(client: aiohttp.ClientSession, url: str, key: int, session: str) -> bytes:
-    """Long in the engine and little work for its HTTP server, so that calls queue in the engine."""
-    return await chat(client, url, ask(words(1000 + key, 60), 200), session)
+    return await chat(client, url, ask(words(1000 + key, 60)), session)
+
+
+async def in_order(upstream: str) -> tuple[Gateway, float]:
+    """Sixty calls that wait together in the engine: the gateway that sent them, and the share served in its order."""
+
+    async def plug(client: aiohttp.ClientSession) -> bytes:
+        return await chat(client, upstream, ask(words(6, 40), MOST_TOKENS - 40), "")
+
+    gateway, finished = await queued(config(upstream), send, plug, 60)
+    print(f"concordant pairs {concordant(finished):.2f}; {gateway.order.followed} of {gateway.order.telling} followed")
+    return gateway, concordant(finished)
 
 
 async def test_a_stream_passes_byte_for_byte_with_its_usage(vllm: str) -> None:
@@ -120,16 +130,15 @@ async def test_signals_come_from_the_real_endpoint(vllm: str) -> None:
 
 
 async def test_the_engine_follows_the_gateways_order(vllm: str) -> None:
-    gateway, finished = await burst(config(vllm), send, 80, 1)
-    print(f"concordant pairs {concordant(finished):.2f}; {gateway.order.followed} of {gateway.order.telling} followed")
-    assert concordant(finished) > 0.65  # without order 0.5, give or take 0.04; the first calls are served as they come
-    assert gateway.order.followed >= 0.8 * gateway.order.telling > 0
-    assert not gateway.order.ignored
+    gateway, share = await in_order(vllm)
+    assert share >= 0.95  # 1 but for neighbours whose answers arrive together
+    assert gateway.order.followed == gateway.order.telling >= gateway.order.ENOUGH
+    assert gateway.order.ignored is False
 
 
 async def test_an_engine_that_ignores_the_order_is_found_out() -> None:
     with engine("fcfs") as fifo:
-        gateway, finished = await burst(config(fifo), send, 110, 2)
-    print(f"concordant pairs {concordant(finished):.2f}; {gateway.order.followed} of {gateway.order.telling}")
+        gateway, share = await in_order(fifo)
+    assert share <= 0.05  # served as sent, which is the opposite
+    assert gateway.order.followed == 0
     assert gateway.order.ignored is True
-    assert concordant(finished) < 0.65
