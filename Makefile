@@ -4,8 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
 PROFILE ?= quick
-# The figures whose full runs are in figures/; an empty FIGS runs every notebook (Figures 7-24 take much longer).
-FIGS ?= explore_trap fig01 fig02 fig03 fig04 fig05 fig06
+# Figures 1-6 of paper A and the heart of paper B; an empty FIGS runs every notebook (Figures 7-24 take much longer).
+FIGS ?= explore_trap fig01 fig02 fig03 fig04 fig05 fig06 b_fig1 b_fig5
 
 .DEFAULT_GOAL := help
 .PHONY: help setup lock reproduce smoke test test-slow test-engine test-engine-sglang \
