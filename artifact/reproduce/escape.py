@@ -12,7 +12,7 @@ from artifact.metrics import hit_curve, knee
 from artifact.reproduce.claims import load_claims
 from artifact.reproduce.colocated import MINUTE
 from artifact.reproduce.outcomes import Resources, kept
-from artifact.reproduce.paths import check_profile
+from artifact.reproduce.paths import check_profile, check_source
 from artifact.reproduce.runs_colocated import colocated_runs
 from artifact.reproduce.scenarios_colocated import PAIRED_RATE, engine, offered
 from artifact.reproduce.scenarios_maps import origin
@@ -65,8 +65,7 @@ def escapes(
 ) -> Mapping[str, Sequence[Escape]]:
     """Arm `escape`: one `Escape` a load; none with source "hw", where nobody has waited for days. Raises `ValueError`
     for another source."""
-    if source not in ("sim", "hw"):
-        raise ValueError(f"source {source!r} is none of sim, hw")
+    check_source(source)
     if source == "hw":
         return {"escape": []}
     from sim.escape.watch import escape_time

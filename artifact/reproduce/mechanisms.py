@@ -12,6 +12,7 @@ from artifact.control.parameters import BasinParameters
 from artifact.metrics import column
 from artifact.records.schema import Records
 from artifact.reproduce.figures import GREEN, ORANGE, PURPLE, shade
+from artifact.reproduce.paths import check_source
 from artifact.reproduce.plots.bars import rows
 from artifact.reproduce.registry import over_seeds
 from artifact.reproduce.render import text
@@ -83,8 +84,7 @@ def mechanism_runs(
     parts = cells(SHOWN, {"basin": Variant("basin")})
     if source == "hw":
         return recorded("policies", list(parts), seeds)
-    if source != "sim":
-        raise ValueError(f"source {source!r} is none of sim, hw")
+    check_source(source)
     rates = base_rates_per_min(list(SHOWN.values()), workers, scheduler)
     arms = {
         name: [scenario(*cell, rate, seed) for seed in seeds_of(profile, seeds)]

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 PROFILES = ("smoke", "quick", "full")
+SOURCES = ("sim", "hw")
 
 
 def repository_root() -> Path:
@@ -25,3 +26,10 @@ def check_profile(profile: str) -> str:
     if profile not in PROFILES:
         raise ValueError(f"profile {profile!r} is none of {', '.join(PROFILES)}")
     return profile
+
+
+def check_source(source: str) -> str:
+    """Raises `ValueError` naming the sources for an unknown one."""
+    if source not in SOURCES:
+        raise ValueError(f"source {source!r} is none of {', '.join(SOURCES)}")
+    return source

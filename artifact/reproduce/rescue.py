@@ -27,7 +27,7 @@ from artifact.metrics import (
 )
 from artifact.records.schema import Records
 from artifact.reproduce.colocated import MINUTE, end_hit, recovery_min
-from artifact.reproduce.paths import check_profile
+from artifact.reproduce.paths import check_profile, check_source
 from artifact.reproduce.scenarios import TRAP_RATE_PER_MIN, TRAP_WARM_SESSIONS, TRIGGER, Runs, recorded, run_arms
 from artifact.reproduce.scenarios_colocated import (
     PAIRED_BURST_S,
@@ -111,8 +111,7 @@ def rescue_runs(
     names = [f"{name}{kind}/{system}" for name in engines() for kind in ("", "-quiet") for system in systems]
     if source == "hw":
         return recorded("rescue", names, seeds)
-    if source != "sim":
-        raise ValueError(f"source {source!r} is none of sim, hw")
+    check_source(source)
     wanted = list(seeds) if seeds is not None else list(range(SEEDS[check_profile(profile)]))
     free = {
         f"{name}{kind}/{NONE}": [(name, kind, NONE, seed) for seed in wanted]

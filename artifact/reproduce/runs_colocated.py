@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from artifact.metrics import collapsed_at
-from artifact.reproduce.paths import check_profile
+from artifact.reproduce.paths import check_profile, check_source
 from artifact.reproduce.scenarios import Runs, recorded, run_arms
 from artifact.reproduce.scenarios_colocated import SGLANG_8B, TRACES, VLLM_8B, VLLM_32B, experiments
 
@@ -37,8 +37,7 @@ def colocated_runs(
     names = arms_of(*names)
     if source == "hw":
         return recorded("colocated", names, seeds)
-    if source != "sim":
-        raise ValueError(f"source {source!r} is none of sim, hw")
+    check_source(source)
     given = None if seeds is None else list(seeds)
     wanted = {name: given or seeds_of(name, profile) for name in names}
     late = {name for name in names if experiments()[name].collapsed_s is not None}

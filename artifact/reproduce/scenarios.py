@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from artifact.records.schema import Records
-from artifact.reproduce.paths import repository_root
+from artifact.reproduce.paths import check_source, repository_root
 from artifact.workload.arrivals import PATTERN_S, RATE_EXCESS, base_stream
 from artifact.workload.catalog import workload
 from artifact.workload.load import Load, ShortBurst, Surge
@@ -92,8 +92,7 @@ def trap_runs(
 
         arms = trap_h100(seeds_for(profile, seeds), names, trace, rate_per_min)
         return run_arms(arms, workers, scheduler, "runs of H100 1P1D")
-    if source != "hw":
-        raise ValueError(f"source {source!r} is none of sim, hw")
+    check_source(source)
     if trace is not None or rate_per_min != TRAP_RATE_PER_MIN:
         raise ValueError(
             "source 'hw' runs the published set-up only: leave trace and rate_per_min as they are, or use sim"

@@ -8,6 +8,7 @@ from dataclasses import asdict
 
 from artifact.control.parameters import BasinParameters, sensitivity_variants
 from artifact.reproduce.outcomes import MINUTE, Resources
+from artifact.reproduce.paths import check_source
 from artifact.reproduce.scenarios import Runs, recorded, run_arms
 from artifact.reproduce.scenarios_maps import H200_1P3D, deployment, overload, plan
 from artifact.reproduce.scenarios_policies import (
@@ -52,8 +53,7 @@ def switch_runs(
     parts = {**cells(FROM_START, variants), **cells(LATE, {name: late(name) for name in variants})}
     if source == "hw":
         return recorded("policies", list(parts), seeds)
-    if source != "sim":
-        raise ValueError(f"source {source!r} is none of sim, hw")
+    check_source(source)
     [rate] = base_rates_per_min([SIX["1p3d"]], workers, scheduler)
     return run_arms(
         {name: [scenario(*cell, rate, seed) for seed in seeds_of(profile, seeds)] for name, cell in parts.items()},

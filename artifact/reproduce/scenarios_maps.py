@@ -19,6 +19,7 @@ from artifact.reproduce.outcomes import (
     outcomes,
     together,
 )
+from artifact.reproduce.paths import check_source
 from artifact.reproduce.scenarios import TRIGGER
 from artifact.workload.load import Load, Surge
 
@@ -142,8 +143,7 @@ def deployment(kind: tuple[str, int], host_ratio: float = 0.0, prefill: int = 1,
 def simulated(source: str, arms: Sequence[str], run: Callable[[], Results]) -> Results:
     """The results of `run`, or none of any arm with source "hw": these maps take hundreds of runs, which nobody has
     recorded. Raises `ValueError` for another source."""
-    if source not in ("sim", "hw"):
-        raise ValueError(f"source {source!r} is none of sim, hw")
+    check_source(source)
     return run() if source == "sim" else {arm: [] for arm in arms}
 
 

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from artifact.metrics import Interval
-from artifact.reproduce.paths import check_profile
+from artifact.reproduce.paths import check_profile, check_source
 from artifact.reproduce.scenarios import MINUTE, Arms, Runs, on_hardware, run_arms
 from artifact.workload.load import Load, RateChange, Surge
 
@@ -213,6 +213,5 @@ def comparison_runs(
         rates = base_rates_per_min(list(settings.values()), workers, scheduler)
         arms = compared(settings, policies, seeds_of(profile, seeds), rates)
         return run_arms(arms, workers, scheduler, "compared systems")
-    if source != "hw":
-        raise ValueError(f"source {source!r} is none of sim, hw")
+    check_source(source)
     return on_hardware("policies", [arm(name, policy) for name in settings for policy in policies], seeds)

@@ -32,6 +32,7 @@ from artifact.records.schema import Records
 from artifact.records.store import RunStore
 from artifact.reproduce.compare import done, good, over_itl, slowdown_p50, state, waits
 from artifact.reproduce.outcomes import Resources, kept
+from artifact.reproduce.paths import check_source
 from artifact.reproduce.scenarios import MINUTE, run_folder
 from artifact.reproduce.scenarios_policies import EVALUATED, Setting, Variant, arm, base_rates_per_min, scenario
 
@@ -156,8 +157,7 @@ def summary_runs(
     """The summaries of every arm, one a seed; none with source "hw", since nobody records hundreds of runs.
 
     Base loads are measured first (`base_rate_per_min`). Raises `ValueError` for another source."""
-    if source not in ("sim", "hw"):
-        raise ValueError(f"source {source!r} is none of sim, hw")
+    check_source(source)
     if source == "hw":
         return {name: [] for name in arms}
     settings = list(dict.fromkeys(cell.setting for cell in arms.values()))
