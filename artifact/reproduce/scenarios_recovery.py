@@ -162,7 +162,8 @@ def drains(profiles: Sequence[Profiled], p: Plan, resources: Resources) -> list[
     for (_, base), (backlog, drained) in zip(jobs, found, strict=True):
         rate = base.load.rate_per_min
         predicted = backlog / ((peak - rate) / MINUTE)
-        rows.append(Drain(rate / peak, backlog, drained or np.inf, predicted, origin([d], p.seeds)))
+        lasted = np.inf if drained is None else drained
+        rows.append(Drain(rate / peak, backlog, lasted, predicted, origin([d], p.seeds)))
     return rows
 
 
