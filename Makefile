@@ -44,8 +44,8 @@ smoke: setup  ## the same figures once, with one seed
 test: setup  ## fast tests
 	$(BIN)/pytest -n $(WORKERS)
 
-test-slow: setup  ## long sweeps, notebooks, browsers
-	$(BIN)/pytest -n $(WORKERS) -m "slow and not engine"
+test-slow: setup  ## long sweeps, notebooks, browsers; new examples for hypothesis
+	HYPOTHESIS_PROFILE=explore $(BIN)/pytest -n $(WORKERS) -m "slow and not engine"
 
 test-engine: setup-sglang-cpu  ## the SGLang extension and its kernels, on real engines on the CPU
 	$(VENV)-sglang/bin/python -m pytest -q -c /dev/null --rootdir . -p no:cacheprovider tests/kernels

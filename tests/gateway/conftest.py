@@ -1,13 +1,11 @@
 """Gateways and clients for tests: everything over real loopback HTTP."""
 
 import asyncio
-import signal
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 
 import aiohttp
-import pytest
 import pytest_asyncio
 from fake_upstream import ASKED_BY_THE_GATEWAY, FakeEngine, Seen, event, respond, serving, stream, usage
 
@@ -17,23 +15,6 @@ from artifact.gateway.config import GatewayConfig
 
 PATIENCE_S = 60.0
 """For what takes milliseconds on an idle machine."""
-
-
-@pytest.fixture(autouse=True)
-def no_test_hangs(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A test that waits for what never comes fails after three minutes; slow and engine tests have limits within."""
-    if any(request.node.get_closest_marker(name) for name in ("slow", "engine", "bench")):
-        yield
-        return
-
-    def late(signum: int, frame: object) -> None:
-        raise TimeoutError("the test hangs")
-
-    before = signal.signal(signal.SIGALRM, late)
-    signal.alarm(180)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
 
 
 class Door(Policy):
