@@ -22,7 +22,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+# looked up here: in a child forked beside other threads the dynamic linker may be locked for good
+_PRCTL = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
 _PR_SET_PDEATHSIG = 1
 _POLL_S = 0.5
 _ANSWER_S = 30.0
@@ -175,8 +176,8 @@ def _in_main_thread() -> bool:
 def _end_with_parent() -> None:
     """In the child, before the command: even an owner that is killed outright leaves no engine behind (Linux; counts
     from the thread that started it, hence the main thread only)."""
-    if _LIBC is not None:
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if _PRCTL is not None:
+        _PRCTL(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 @contextmanager

@@ -70,7 +70,7 @@ def clocks() -> list[str]:
             text=True,
             timeout=30,
         )
-    except OSError:
+    except (OSError, subprocess.TimeoutExpired):
         return []
     return asked.stdout.splitlines() if asked.returncode == 0 else []
 

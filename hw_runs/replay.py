@@ -19,6 +19,7 @@ from hw_runs.prompts import SessionPrompts
 from hw_runs.replay_rows import OpenCall, Progress, call_row, open_row, sample_row
 
 _TRIES = 4
+_SETTLE_S = 120.0
 _UNLIMITED = aiohttp.ClientTimeout(total=None, sock_connect=30)
 
 
@@ -299,11 +300,18 @@ class _Replay:
             return state
 
     async def _settled(self) -> dict[str, Any]:
-        """The gateway's view once it has read the engines after whatever was done before the clock started."""
+        """The gateway's view once it has read the engines after whatever was done before the clock started.
+
+        Raises `RuntimeError` where it cannot read them."""
         since_s = self.now()
         state = await self._state()
         warmed = self.target.warm_calls and any(p.plan.first_call for p in self.progress)
         while warmed and (state["signal_age_s"] or 0.0) > self.now() - since_s:
+            if self.now() - since_s > _SETTLE_S * self.target.speed:
+                raise RuntimeError(
+                    f"{self.target.base_url}: the gateway has not read its engines' metrics for {_SETTLE_S:g} s after "
+                    "the warm calls; see /sessions and the gateway's log for the endpoint that fails"
+                )
             await asyncio.sleep(0.5)
             state = await self._state()
         return state

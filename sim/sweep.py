@@ -39,12 +39,12 @@ def run_all(
     keys = [RunStore.key(determinants(s)) for s in scenarios]
     missing = {key: s for key, s in zip(keys, scenarios, strict=True) if not runs.path(key).is_dir()}
     if missing:
-        with open_executor(workers, scheduler) as executor, progress_bar() as progress:
-            task = progress.add_task(label, total=len(missing))
+        with open_executor(workers, scheduler) as executor:
+            # the first submission forks the workers: before the progress bar starts its thread
             futures = [executor.submit(partial(_run_and_keep, store), key, s) for key, s in missing.items()]
-            for future in futures:
-                future.result()
-                progress.advance(task)
+            with progress_bar() as progress:
+                for future in progress.track(futures, description=label):
+                    future.result()
     return [Records.load(runs.path(key)) for key in keys]
 
 

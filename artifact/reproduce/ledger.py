@@ -147,8 +147,9 @@ def commit(root: Path) -> str:
             cwd=root,
             text=True,
             stderr=subprocess.DEVNULL,
+            timeout=60,
         )
-    except (OSError, subprocess.CalledProcessError):
+    except (OSError, subprocess.SubprocessError):
         return ""
     return text.strip()
 

@@ -112,13 +112,11 @@ def kept(
     paths = [_path(work, determinants) for determinants, _ in jobs]
     missing = {path: job for path, (_, job) in zip(paths, jobs, strict=True) if not path.is_file()}
     if missing:
-        with open_executor(*resources) as executor, progress_bar() as progress:
-            task = progress.add_task(label, total=len(missing))
-            for future in as_completed(
-                [executor.submit(_do_and_keep, work, path, job) for path, job in missing.items()]
-            ):
-                future.result()
-                progress.advance(task)
+        with open_executor(*resources) as executor:
+            futures = [executor.submit(_do_and_keep, work, path, job) for path, job in missing.items()]
+            with progress_bar() as progress:  # its thread starts after the workers were forked
+                for future in progress.track(as_completed(futures), total=len(futures), description=label):
+                    future.result()
     return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
 
 

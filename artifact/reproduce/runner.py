@@ -21,6 +21,8 @@ CODE_KINDS = (".py", ".yaml", ".json", ".jsonl", ".parquet")
 TRACEBACK_LINES = 15
 IOPUB_TIMEOUT_S = 120
 """How long a busy machine may take to hand over what a cell printed; nbclient's default is four seconds."""
+CELL_LIMIT_S = {"smoke": 3600, "quick": 24 * 3600, "full": 14 * 24 * 3600}
+"""By profile, far beyond any cell: a kernel that is alive but has lost a message would be waited for without end."""
 UNKNOWN_CELL_S = 1.0
 """Assumed of a cell that was never run here, for the time left."""
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -79,6 +81,7 @@ class Job:
             parameters={**self.determinants, **self.execution},
             cwd=self.root,
             progress_bar=False,
+            execution_timeout=CELL_LIMIT_S[self.profile],
             iopub_timeout=IOPUB_TIMEOUT_S,
             on_cell_executed=lambda cell, cell_index, execute_reply: on_cell(cell_index),
         )

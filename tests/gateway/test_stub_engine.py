@@ -15,6 +15,7 @@ from artifact.gateway.config import Engine, GatewayConfig
 from artifact.gateway.engines import read_page
 from artifact.workload.load import PlannedSession
 from artifact.workload.trajectory import Trajectory
+from hw_runs import replay
 from hw_runs.prompts import SessionPrompts
 from hw_runs.replay import Target, _Replay
 from hw_runs.stub_engine import StubEngine, common_prefix, prompt_text
@@ -124,8 +125,9 @@ async def test_higher_priority_overtakes_in_the_stubs_queue() -> None:
     engine = stub(speed=20.0, bytes_per_token=4)
     async with serving(engine) as url, aiohttp.ClientSession() as client:
         calls = [asyncio.create_task(call(client, url, name, 0)) for name in "abcdef"]
-        while engine.model.engine.occupancy().prefill_calls + len(finished) < 6:
-            await asyncio.sleep(0.01)
+        async with asyncio.timeout(60):  # a call that failed never comes to be counted
+            while engine.model.engine.occupancy().prefill_calls + len(finished) < 6:
+                await asyncio.sleep(0.01)
         calls.append(asyncio.create_task(call(client, url, "u", 9)))
         await asyncio.gather(*calls)
     assert finished[-1] != "u", finished  # first come, first served would end with it
@@ -210,6 +212,18 @@ async def test_warm_sessions_are_inside_and_in_the_cache_from_the_start() -> Non
     assert list(calls["call_index"]) == [2, 3]
     assert list(calls["cached_tokens"]) == [1300, 1600]
     assert records.sessions.to_pandas()["calls_planned"].iloc[0] == 2
+
+
+async def test_a_gateway_that_never_reads_its_engine_ends_the_run_with_the_reason(monkeypatch) -> None:
+    """After warm calls the clock starts once the engine has been read again: seconds later, which here is too late."""
+    monkeypatch.setattr(replay, "_SETTLE_S", 0.2)
+    plan = PlannedSession("w", 0.0, growing("t"), "warm", first_call=2, first_gap_s=3.0)
+    async with serving(stub(60.0)) as base:
+        gateway = Gateway(GatewayConfig(upstream=base, admin_token="t"), lambda *made_of: Door())
+        async with serving(gateway, "on") as url:
+            run = _Replay([plan], Target(url, admin_token="t", warm_calls=True), 1.0, None, None, 5.0)
+            with pytest.raises(RuntimeError, match=r"has not read its engines' metrics for 0\.2 s"):
+                await run.run({"source": "stub"})
 
 
 async def test_shed_sessions_and_an_ended_group_are_told_apart() -> None:

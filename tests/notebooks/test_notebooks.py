@@ -7,7 +7,7 @@ import nbformat
 import papermill
 import pytest
 
-from artifact.reproduce.runner import find_notebooks
+from artifact.reproduce.runner import CELL_LIMIT_S, IOPUB_TIMEOUT_S, find_notebooks
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = {path.stem: path for path in find_notebooks(ROOT, [])}
@@ -100,7 +100,13 @@ def outputs(executed, kind):
 
 def execute(name, tmp_path, cwd=ROOT, **parameters):
     return papermill.execute_notebook(
-        NOTEBOOKS[name], tmp_path / "out.ipynb", {"profile": "smoke", **parameters}, cwd=cwd, progress_bar=False
+        NOTEBOOKS[name],
+        tmp_path / "out.ipynb",
+        {"profile": "smoke", **parameters},
+        cwd=cwd,
+        progress_bar=False,
+        execution_timeout=CELL_LIMIT_S["smoke"],
+        iopub_timeout=IOPUB_TIMEOUT_S,
     )
 
 

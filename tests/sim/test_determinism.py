@@ -63,7 +63,10 @@ def test_same_bytes_twice_in_a_process(here: Path, tmp_path: Path) -> None:
 def test_same_bytes_in_other_processes_whatever_the_hash_seed(here: Path, tmp_path: Path, hash_seed: str) -> None:
     environment = os.environ | {"PYTHONHASHSEED": hash_seed}
     subprocess.run(
-        [sys.executable, "-c", CHILD, SCENARIOS[0].model_dump_json(), str(tmp_path)], env=environment, check=True
+        [sys.executable, "-c", CHILD, SCENARIOS[0].model_dump_json(), str(tmp_path)],
+        env=environment,
+        check=True,
+        timeout=100,
     )
     assert digests([tmp_path]) == digests([here])
 

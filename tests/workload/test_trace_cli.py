@@ -51,6 +51,7 @@ def test_errors_name_the_place_without_a_traceback(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
+        timeout=100,
     )
     assert result.returncode == 2
     assert result.stdout == ""
