@@ -37,18 +37,14 @@ def landscape(d: FluidDeployment) -> Landscape:
     """Peak and low-reuse rate of D(N) (§5.1)."""
     n, rate = curve(d)
     at = rate.argmax(axis=-1)[..., None]
-    col = d.column()
-    left = np.take_along_axis(n, np.maximum(at - 1, 0), -1)
-    right = np.take_along_axis(n, np.minimum(at + 1, n.shape[-1] - 1), -1)
-    top = _highest(col.departures, left, right)
-    peak = col.departures(top)[..., 0]
+    top, peak = np.take_along_axis(n, at, -1)[..., 0], rate.max(axis=-1)
     past = np.where(np.arange(n.shape[-1]) >= at, rate, np.inf)
     low = np.minimum(past.min(axis=-1), d.low_reuse_departures)
     trough = np.where(past.min(axis=-1) <= low, np.take_along_axis(n, past.argmin(-1)[..., None], -1)[..., 0], np.inf)
     falls = (peak > low * (1 + FALL)) & (peak > d.low_reuse_departures)
     best = np.maximum(peak, d.low_reuse_departures)
     return Landscape(
-        np.where(falls, top[..., 0], np.inf),
+        np.where(falls, top, np.inf),
         np.where(falls, peak, best),
         np.where(falls, low, best),
         np.where(falls, trough, np.inf),
@@ -144,11 +140,19 @@ def backlog_drain_s(backlog: ArrayLike, peak: ArrayLike, rate: ArrayLike) -> Arr
 
 
 def curve(d: FluidDeployment) -> tuple[Array, Array]:
-    """Populations, and departures at them, that cover everything which happens on D(N); shape (fields, grid)."""
+    """Populations, and departures at them, that cover everything which happens on D(N); shape (fields, grid).
+
+    The peak itself is one of them: a load just below it meets the curve between two points of any grid.
+    """
     reach = np.maximum(d.cliff_sessions, d.memory_sessions)
+    departures = d.column().departures
     n = 4 * reach[..., None] * _FRACTIONS
-    n, rates = np.broadcast_arrays(n, d.column().departures(n))
-    return n, rates
+    n, rates = np.broadcast_arrays(n, departures(n))
+    at = rates.argmax(axis=-1)[..., None]
+    left = np.take_along_axis(n, np.maximum(at - 1, 0), -1)
+    right = np.take_along_axis(n, np.minimum(at + 1, n.shape[-1] - 1), -1)
+    n = np.sort(np.concatenate([n, _highest(departures, left, right)], axis=-1), axis=-1)
+    return n, departures(n)
 
 
 def _crossing(f: Callable[[Array], Array], low: Array, high: Array) -> Array:
