@@ -22,7 +22,7 @@ def serve(
     accept_capacities: Annotated[bool, typer.Option(help="Serve although the file says otherwise.")] = False,
 ) -> None:
     """Check this machine, start DEPLOYMENT's engines, router and gateway, and end them all on Ctrl-C."""
-    console = Console(stderr=True, highlight=False)
+    console = Console(stderr=True, highlight=False, soft_wrap=True)  # a path, or a line that is waited for, stays whole
     try:
         wanted = load_deployment(deployment)
         if dry:

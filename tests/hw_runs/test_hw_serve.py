@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from pathlib import Path
@@ -18,6 +19,7 @@ from hw_runs.commands import chat
 from hw_runs.deployment import load_deployment
 from hw_runs.serve_cli import serve
 
+PATIENCE_S = 150.0
 BASIN = str(Path(sys.executable).with_name("basin"))
 
 
@@ -45,12 +47,21 @@ def test_what_cannot_be_served_ends_with_the_reasons(fake):
 def test_it_serves_until_it_is_told_to_end(fake, number):
     path = fake(file=True)
     deployment = load_deployment(path)
-    process = subprocess.Popen([BASIN, "serve", path, "--policy", "budgeter"], stderr=subprocess.PIPE, text=True)
+    narrow = os.environ | {"COLUMNS": "20"}  # narrower than what is waited for: it must come in one line all the same
+    process = subprocess.Popen(
+        [BASIN, "serve", path, "--policy", "budgeter"], stderr=subprocess.PIPE, text=True, env=narrow
+    )
+    patience = threading.Timer(PATIENCE_S, process.kill)
+    patience.start()
     try:
         assert process.stderr is not None
+        told = ""
         for line in process.stderr:
+            told += line
             if "Ctrl-C ends everything" in line:
                 break
+        else:
+            pytest.fail(f"it ended, or was killed after {PATIENCE_S:g} s, and never said that it serves:\n{told}")
         request = urllib.request.Request(
             f"{deployment.gateway_url}/v1/chat/completions",
             json.dumps(chat(deployment, "hello")).encode(),
@@ -64,6 +75,7 @@ def test_it_serves_until_it_is_told_to_end(fake, number):
         os.kill(process.pid, number)
         process.wait(60)
     finally:
+        patience.cancel()
         process.kill()
     end = time.monotonic() + 20
     while not all(map(Machine().port_is_free, deployment.ports())) and time.monotonic() < end:
