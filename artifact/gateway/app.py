@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 from artifact.control.policy import Policy, Signals
@@ -51,6 +52,9 @@ class Gateway:
         self.metrics.attach(self)
         self._loops: list[asyncio.Task[None]] = []
         self._next_reading_s = self._next_control_s = 0.0
+        self._asked: set[str] = set()
+        self._new_policy = asyncio.Event()
+        self._new_policy.set()
 
     def now(self) -> float:
         """Seconds since the gateway was first asked, by a monotonic clock: steps of the wall clock do not show."""
@@ -58,9 +62,6 @@ class Gateway:
         if self._started_s is None:
             self._started_s = time_s
         return (time_s - self._started_s) * self.config.time_scale
-
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds / self.config.time_scale)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -80,6 +81,7 @@ class Gateway:
         self.desk.switch(policy)
         self.policy_name, self.policy_options, self.policy_pending = name, options, ""
         self._next_control_s = 0.0
+        self._new_policy.set()
         log.warning("policy in charge", extra={"policy": name})
 
     def _first_policy(self) -> Policy:
@@ -93,9 +95,7 @@ class Gateway:
     async def start(self) -> None:
         """Begin the background loops (the lifespan does it; tests without a server call it themselves)."""
         await self.telemetry.scrape()
-        if self.config.priority.dialect == "sglang":
-            engines = [watch.engine.url for watch in self.telemetry.watches if watch.engine.role != "router"]
-            self.order.learn(await read_flags(self.upstream.client, engines))
+        await self._learn_order(at_start=True)
         if self.policy_pending:
             self._try_pending_policy()
         for loop in (self._sweep, self._control):
@@ -129,16 +129,35 @@ class Gateway:
         self.desk.sweep()
 
     async def _control(self) -> None:
-        """Read the engines, and let the policy observe what was read when its interval is over."""
-        period_s = min(self.config.scrape_s, self.desk.policy.interval_s)
-        self._next_reading_s = max(self._next_reading_s + period_s, self.now())
-        await self.sleep(self._next_reading_s - self.now())
+        """Read the engines, and let the policy observe what was read when its interval is over; a new one at once."""
+        await self._next_reading()
         await self.telemetry.scrape()
+        await self._learn_order()
         if self.policy_pending:
             self._try_pending_policy()
+        self._new_policy.clear()
         if self._next_reading_s >= self._next_control_s:
             self.desk.observe(self.telemetry.signals())
             self._next_control_s = self._next_reading_s + self.desk.policy.interval_s
+
+    async def _learn_order(self, at_start: bool = False) -> None:
+        """Ask engines that have come up since, a restart may have changed their flags, what their queues follow."""
+        if self.config.priority.dialect != "sglang":
+            return
+        engines = {watch.engine.base: watch.up for watch in self.telemetry.watches if watch.engine.role != "router"}
+        up = {base for base, is_up in engines.items() if is_up}
+        new, self._asked = set(engines) if at_start else up - self._asked, up
+        flags = await read_flags(self.upstream.client, sorted(new)) if new else {}
+        self.order.learn(flags, self.telemetry.extension_orders())
+
+    async def _next_reading(self) -> None:
+        """Wait until a reading is due, or a policy was put in charge."""
+        period_s = min(self.config.scrape_s, self.desk.policy.interval_s)
+        due_s = max(self._next_reading_s + period_s, self.now())
+        with suppress(TimeoutError):
+            async with asyncio.timeout((due_s - self.now()) / self.config.time_scale):
+                await self._new_policy.wait()
+        self._next_reading_s = self.now() if self._new_policy.is_set() else due_s
 
     def _try_pending_policy(self) -> None:
         self.telemetry.signals()

@@ -74,10 +74,14 @@ class EnginePriority(_Frozen):
 
 
 class Engine(_Frozen):
-    """An endpoint whose /metrics are read."""
+    """An endpoint whose /metrics are read; `url` may name that page or the server."""
 
     url: str
     role: Role = "unified"
+
+    @property
+    def base(self) -> str:
+        return self.url.rstrip("/").removesuffix("/metrics")
 
 
 class GatewayConfig(_Frozen):

@@ -23,11 +23,11 @@ class PriorityFlags:
     low_first: bool
 
 
-async def read_flags(client: aiohttp.ClientSession, urls: Iterable[str]) -> dict[str, PriorityFlags]:
+async def read_flags(client: aiohttp.ClientSession, bases: Iterable[str]) -> dict[str, PriorityFlags]:
     """By base URL, of the engines that tell; the others (vLLM, stubs, the dead) are left out."""
-    bases = [url.rstrip("/").removesuffix("/metrics") for url in urls]
-    found = await asyncio.gather(*(_read_one(client, base) for base in bases))
-    return {base: flags for base, flags in zip(bases, found, strict=True) if flags is not None}
+    asked = list(bases)
+    found = await asyncio.gather(*(_read_one(client, base) for base in asked))
+    return {base: flags for base, flags in zip(asked, found, strict=True) if flags is not None}
 
 
 async def _read_one(client: aiohttp.ClientSession, base: str) -> PriorityFlags | None:

@@ -25,6 +25,7 @@ class Dialect:
     kv_used: Callable[[Samples], float | None] = lambda samples: None
     host_capacity: str = ""
     lent: str = ""
+    extension_orders: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,7 @@ class Reading:
     kv_capacity_tokens: float | None = None
     host_capacity_tokens: float | None = None
     lent_tokens: float | None = None
+    extension_orders: float | None = None
     samples: Samples = field(default_factory=dict, repr=False)
 
 
@@ -65,6 +67,7 @@ SGLANG = Dialect(
     kv_used=_first("sglang:kv_used_tokens", "sglang:num_used_tokens"),
     host_capacity="sglang:hicache_host_total_tokens",
     lent="basin_lent_tokens",
+    extension_orders="basin_ordering",
 )
 VLLM = Dialect(
     prefix="vllm:",
@@ -109,6 +112,7 @@ def _reading(dialect: Dialect, samples: Samples, role: Role) -> Reading:
         kv_capacity_tokens=dialect.kv_capacity(samples),
         host_capacity_tokens=samples.get(dialect.host_capacity),
         lent_tokens=samples.get(dialect.lent),
+        extension_orders=samples.get(dialect.extension_orders),
         samples=samples,
     )
 

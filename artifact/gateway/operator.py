@@ -189,7 +189,8 @@ class Operator:
             return f"no --enable-priority-scheduling on {', '.join(order.off_by_flag)}; suspension is the lever"
         if order.ignored:
             return "ignored by the engine; suspension at turn boundaries is the lever"
-        return f"{order.config.dialect}, {order.followed} of {order.telling} telling cases followed"
+        by = "sglang, by the Basin extension" if order.by_extension else order.config.dialect
+        return f"{by}, {order.followed} of {order.telling} telling cases followed"
 
     # Ends of sessions, by their clients ----------------------------------------------------------------------
     async def _delete_session(self, scope: Scope, receive: Receive, send: Send) -> None:

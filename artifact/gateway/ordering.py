@@ -43,6 +43,9 @@ class EngineOrder:
         self._waiting: dict[Call, tuple[float, int, int]] = {}  # in the order sent: key, calls sent, calls answered
         self._sent = self._answers = 0
         self.off_by_flag: tuple[str, ...] = ()
+        self.by_extension: frozenset[str] = frozenset()
+        self._flags: dict[str, PriorityFlags] = {}
+        self._told: dict[str, PriorityFlags] = {}
         self._low_first: bool | None = None
 
     @property
@@ -53,18 +56,30 @@ class EngineOrder:
             return True
         return None if self.telling < self.ENOUGH else self.followed < 0.5 * self.telling
 
-    def learn(self, flags: Mapping[str, PriorityFlags]) -> None:
-        """Take the engines' word, by base URL, for whether they order and for the sign unless that is configured."""
-        if self.config.dialect != "sglang" or not flags:
+    def learn(self, flags: Mapping[str, PriorityFlags], extension: Mapping[str, bool]) -> None:
+        """Take the engines' word, by base URL, for whether they order and for the sign unless that is configured.
+
+        `flags` are of those that were asked just now; `extension` says where the Basin extension sorts the queues,
+        smaller first and whatever the engine's own flag, which it excludes.
+        """
+        self._flags |= flags
+        by_extension = frozenset(url for url, orders in extension.items() if orders)
+        told = {**self._flags, **dict.fromkeys(by_extension, PriorityFlags(enabled=True, low_first=True))}
+        if self.config.dialect != "sglang" or (told, by_extension) == (self._told, self.by_extension):
             return
-        self.off_by_flag = tuple(sorted(url for url, engine in flags.items() if not engine.enabled))
+        self._told, self.by_extension = told, by_extension
+        self.off_by_flag = tuple(sorted(url for url, engine in told.items() if not engine.enabled))
         for url in self.off_by_flag:
-            log.warning("engine runs without --enable-priority-scheduling", extra={"endpoint": url})
-        low_first = {engine.low_first for engine in flags.values() if engine.enabled}
+            log.warning(
+                "engine runs without --enable-priority-scheduling or the extension's ordering", extra={"endpoint": url}
+            )
+        for url in sorted(by_extension):
+            log.info("the Basin extension orders the engine's queues", extra={"endpoint": url})
+        low_first = {engine.low_first for engine in told.values() if engine.enabled}
         if len(low_first) > 1 or (self.config.low_first is not None and low_first - {self.config.low_first}):
-            log.error("engines disagree about --schedule-low-priority-values-first; calls may be served last first")
-        elif low_first and self.config.low_first is None:
-            self._low_first = low_first.pop()
+            log.error("engines disagree about which priority values go first; calls may be served last first")
+        elif self.config.low_first is None:
+            self._low_first = low_first.pop() if low_first else None
 
     @property
     def sign(self) -> int:

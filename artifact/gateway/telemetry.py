@@ -69,6 +69,14 @@ class Telemetry:
         """Read every endpoint once, at the same time; an endpoint that fails keeps its last reading."""
         await asyncio.gather(*(self._scrape_one(watch) for watch in self.watches))
 
+    def extension_orders(self) -> dict[str, bool]:
+        """By base URL, of the engines that carry the Basin extension: whether it sorts their queues now."""
+        return {
+            watch.engine.base: bool(watch.reading.extension_orders)
+            for watch in self.watches
+            if watch.reading is not None and watch.reading.extension_orders is not None
+        }
+
     def signals(self) -> Signals:
         """The reading for one control interval. Beyond `stale_s` without the engines, the gateway's own accounting.
 
@@ -107,8 +115,7 @@ class Telemetry:
         )
 
     async def _scrape_one(self, watch: EngineWatch) -> None:
-        url = watch.engine.url.rstrip("/")
-        url = url if url.endswith("/metrics") else url + "/metrics"
+        url = watch.engine.base + "/metrics"
         try:
             async with self.upstream.client.get(url, timeout=_PAGE_TIMEOUT) as response:
                 if response.status != 200:

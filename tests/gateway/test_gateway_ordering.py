@@ -165,6 +165,59 @@ async def test_an_engine_started_without_priorities_is_named(stand, caplog) -> N
         assert "no --enable-priority-scheduling on http" in (await response.json())["engine_order"]
 
 
+def sglang_with_extension(ordering: int):
+    """SGLang with the extension's feature `order`, which excludes the engine's own flag."""
+    off = {"enable_priority_scheduling": False, "schedule_low_priority_values_first": False}
+
+    async def answer(request, send) -> None:
+        if request.target == "/metrics":
+            page = f"sglang:num_queue_reqs 0.0\nbasin_ordering {ordering}.0\n"
+            await respond(send, page.encode(), content_type=b"text/plain")
+        else:
+            await respond(send, json.dumps(off).encode())
+
+    return answer
+
+
+async def test_the_extension_orders_although_the_engines_own_flag_is_off(stand, caplog) -> None:
+    caplog.set_level("INFO", "basin.gateway")
+    s = await stand(sglang_with_extension(1), policy=Ordered({"a": 12.0}), priority={"dialect": "sglang"})
+    await s.status("a")
+    assert s.engine.seen[-1].json["priority"] == 120  # the extension serves smaller first, SGLang's default is -120
+    assert s.gateway.order.ignored is None and s.gateway.order.off_by_flag == ()
+    assert "the Basin extension orders" in caplog.text and "without --enable" not in caplog.text
+    async with s.client.get(s.url + "/sessions") as response:
+        assert (await response.json())["engine_order"].startswith("sglang, by the Basin extension, 0 of 0")
+
+
+async def test_the_extension_switched_off_or_on_at_run_time_is_noticed(stand) -> None:
+    s = await stand(
+        sglang_with_extension(0), policy=Ordered({"a": 12.0}), priority={"dialect": "sglang"}, scrape_s=0.05
+    )
+    assert s.gateway.order.ignored is True
+    s.engine.answer = sglang_with_extension(1)
+    await s.until(lambda: s.gateway.order.ignored is None, "ordering noticed")
+    assert s.gateway.order.sign == 1
+    s.engine.answer = sglang_with_extension(0)
+    await s.until(lambda: s.gateway.order.ignored is True, "its end noticed")
+
+
+async def test_an_engine_that_comes_up_after_the_gateway_is_asked_then(stand) -> None:
+    low_first = {"enable_priority_scheduling": True, "schedule_low_priority_values_first": True}
+
+    async def starting(request, send) -> None:
+        await respond(send, b"", 503)
+
+    async def up(request, send) -> None:
+        page = b"sglang:num_queue_reqs 0.0\n" if request.target == "/metrics" else json.dumps(low_first).encode()
+        await respond(send, page)
+
+    s = await stand(starting, policy=Ordered({"a": 12.0}), priority={"dialect": "sglang"}, scrape_s=0.05)
+    assert s.gateway.order.sign == -1
+    s.engine.answer = up
+    await s.until(lambda: s.gateway.order.sign == 1, "the engine's sign")
+
+
 async def test_engines_of_opposite_sign_are_an_error_and_the_configured_sign_stays(stand, caplog) -> None:
     low_first = {"enable_priority_scheduling": True, "schedule_low_priority_values_first": True}
     priority = {"dialect": "sglang", "low_first": False}

@@ -186,3 +186,16 @@ async def test_a_hanging_endpoint_does_not_hold_up_the_others_or_the_calls(stand
     await s.until(lambda: "Timeout" in slow.error)
     await s.until(lambda: s.gateway.telemetry.watches[0].up)
     assert await s.status("a") == 200
+
+
+async def test_a_policy_put_in_charge_looks_at_once_not_an_interval_later(stand) -> None:
+    """As in the simulator: an engine that is already trapped must not wait for the controller's first look."""
+    policy = Listener()
+    policy.interval_s = 3600.0
+    s = await stand(policy=policy, scrape_s=3600.0)
+    await s.until(lambda: len(policy.heard) == 1, "the first look")
+    for looks in (2, 3):
+        s.gateway.set_policy("none", {})
+        await s.until(lambda looks=looks: len(policy.heard) == looks, "the next policy's first look")
+    assert await s.status("a") == 200
+    assert len(policy.heard) == 3
