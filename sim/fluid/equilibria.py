@@ -65,11 +65,19 @@ def operating_point(d: FluidDeployment, rate: ArrayLike) -> OperatingPoint:
     marks = landscape(d)
     rate = np.asarray(rate, float)
     shape = np.broadcast_shapes(rate.shape, marks.peak.shape)
-    end = curve(d)[0][..., -1]
+    n, departures = curve(d)
+    end = n[..., -1]
     top = np.broadcast_to(np.where(np.isfinite(marks.peak_sessions), marks.peak_sessions, end), shape)
     trough = np.broadcast_to(np.where(np.isfinite(marks.trough_sessions), marks.trough_sessions, end), shape)
     stable = _crossing(lambda n: d.departures(n) - rate, np.zeros(shape), top)
-    tipping = _crossing(lambda n: rate - d.departures(n), top, trough)
+    # the curve may dip and rise again before its last fall: the last point above the load is what counts
+    above = (departures >= rate[..., None]) & (n <= trough[..., None])
+    last = n.shape[-1] - 1 - above[..., ::-1].argmax(-1)
+    grid = np.broadcast_to(n, above.shape)
+    left, right = (
+        np.take_along_axis(grid, np.minimum(last + i, n.shape[-1] - 1)[..., None], -1)[..., 0] for i in (0, 1)
+    )
+    tipping = _crossing(lambda n: rate - d.departures(n), left, right)
     return OperatingPoint(
         np.where(rate < marks.peak, stable, np.nan),
         np.where((rate > marks.low) & (rate < marks.peak), tipping, np.nan),
