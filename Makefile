@@ -68,9 +68,9 @@ bench: setup $(VENV)-bench/.ready  ## speed, as ratios to peers measured in the 
 	$(BIN)/pytest -m bench -s tests
 
 bench-gateway: setup-sglang-cpu $(VENV)-peers/.ready  ## the gateway's cost beside SMG, SGLang's router and LiteLLM
-	OPENAI_API_KEY=none \
-	BASIN_PEER_SMG='$(VENV)-peers/bin/smg launch --host 127.0.0.1 --port {port} --worker-urls {upstream}' \
-	BASIN_PEER_SGLANG_ROUTER='$(VENV)-sglang/bin/python -m basin_engine_support.router --host 127.0.0.1 --port {port} --worker-urls {upstream} --prometheus-port 29555' \
+	OPENAI_API_KEY=none LITELLM_LOG=ERROR LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY=true \
+	BASIN_PEER_SMG='$(VENV)-peers/bin/smg launch --host 127.0.0.1 --port {port} --worker-urls {upstream} --log-level error' \
+	BASIN_PEER_SGLANG_ROUTER='$(VENV)-sglang/bin/python -m basin_engine_support.router --host 127.0.0.1 --port {port} --worker-urls {upstream} --prometheus-port 29555 --log-level error' \
 	BASIN_PEER_LITELLM='$(VENV)-peers/bin/litellm --host 127.0.0.1 --port {port} --model openai/m --api_base {upstream}/v1' \
 	$(BIN)/pytest -m bench -s tests/bench/bench_gateway.py
 

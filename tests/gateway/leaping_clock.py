@@ -9,8 +9,9 @@ import selectors
 from collections.abc import Callable
 from typing import Any
 
-_ON_THE_WAY_S = 0.0002
-"""Real time for bytes between two sockets of this machine, which are there as a rule when `send` returns."""
+_LOOKS = 8
+"""For bytes between two sockets of this machine, which are there as a rule when `send` returns. Sleeping for them
+instead would hand a busy processor to somebody else at every leap."""
 
 _PAST_S = 1e-6
 """Beyond the timer: who computes the time it set from a sum of its own must not find it a rounding error away."""
@@ -46,6 +47,8 @@ class _Leaping(selectors.EpollSelector):
             return ready
         if timeout is None:
             return super().select(None)
-        if not (ready := super().select(min(timeout, _ON_THE_WAY_S))):
-            self.loop.clock_s += float(timeout) + _PAST_S  # NumPy's would spread to all who ask for the time
+        for _ in range(_LOOKS):
+            if ready := super().select(0):
+                return ready
+        self.loop.clock_s += float(timeout) + _PAST_S  # NumPy's would spread to all who ask for the time
         return ready

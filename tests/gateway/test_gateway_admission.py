@@ -7,6 +7,10 @@ import pytest
 from conftest import Door
 from fake_upstream import event, respond, stream, usage
 
+from artifact.control.basin import Basin, Mechanisms
+from artifact.control.capacity import Capacities
+from artifact.control.profile import DeploymentProfile
+
 
 async def hold_forever(request, send) -> None:
     """Streams one event and then nothing, until cut off."""
@@ -398,3 +402,29 @@ async def test_a_thousand_clients_that_vanish_at_once_leave_nothing(stand) -> No
     await s.until(lambda: len(desk.table) == 0, "an empty table")
     s.assert_empty()
     await s.until(lambda: all(seen.cancelled for seen in s.engine.seen), "the end of all calls on the engine")
+
+
+async def test_a_session_larger_than_the_budget_goes_alone_and_everybody_gets_a_turn(stand) -> None:
+    """Basin's rule of progress over real calls: no call is refused for its size, none waits for ever."""
+    policy = Basin(
+        lambda session: 4.0 * session.first_prompt_tokens,
+        DeploymentProfile(),
+        Capacities(prefill_cache_tokens=1000, decode_kv_tokens=1000),
+        mechanisms=Mechanisms(admission="always"),
+    )
+    s = await stand(policy=policy)
+    large = {"messages": [{"role": "user", "content": "x" * 20_000}]}  # five times all capacity
+    assert await s.status("large", **large) == 200
+    assert (policy.state().resident, policy.state().budget_tokens < 1500) == (1, True)
+    others = [asyncio.create_task(s.status(name, **large)) for name in ("b", "c")]
+    await s.until(lambda: s.gateway.desk.waiting_calls == 2, "two parked calls")
+    assert "budget" in policy.explain("b")
+    assert await s.status("large", **large) == 200  # the resident's next turn is not held up
+    for left in ("large", "b", "c"):
+        async with s.client.delete(f"{s.url}/sessions/{left}") as response:
+            assert response.status == 200
+        if left != "c":
+            await s.until(lambda left=left: policy.state().parked == (1 if left == "large" else 0), "the next to enter")
+            await s.until(lambda: not s.gateway.desk.live_calls, "its call's end")
+    assert [await other for other in others] == [200, 200]
+    s.assert_empty()

@@ -15,7 +15,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 from conftest import Door
-from engine_load import LIMIT, Tap, burst, concordant, until
+from engine_load import LIMIT, PATIENCE_S, Tap, burst, concordant, until
 from fake_upstream import serving
 
 from artifact.control.policy import Policy
@@ -29,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "engine_support"))
 from basin_engine_support import serve
 
 pytestmark = pytest.mark.engine
+serve.START_TIMEOUT_S = PATIENCE_S
 
 ORDERED = ["--enable-priority-scheduling"]
 POOL = 4096
@@ -53,12 +54,12 @@ def router(deployment: serve.Deployment) -> Iterator[tuple[str, str]]:
     ]
     words = [str(serve.PYTHON), "-m", "basin_engine_support.router", *router_words(workers)]
     words += ["--host", "127.0.0.1", "--port", str(port), "--prometheus-port", str(metrics), "--policy", "round_robin"]
-    words += ["--worker-startup-timeout-secs", "120", "--disable-retries"]
+    words += ["--worker-startup-timeout-secs", f"{PATIENCE_S:.0f}", "--disable-retries"]
     url = f"http://127.0.0.1:{port}"
     command = Command("router", tuple(words), ready=Probe(url + "/generate", ask(prompt(0), 2)))
     process = Process(command, deployment.prefills[0].log.parent)
     try:
-        process.wait_ready(180)
+        process.wait_ready(PATIENCE_S)
         yield url, f"http://127.0.0.1:{metrics}"
     finally:
         process.stop()

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import aiohttp
 import pytest
 from conftest import Door
-from engine_load import LIMIT, Tap, concordant, queued, until
+from engine_load import LIMIT, PATIENCE_S, Tap, concordant, queued, until
 from fake_upstream import serving
 
 from artifact.control.policy import Policy
@@ -35,6 +35,7 @@ def engine(scheduling: str) -> Iterator[str]:
         flags={**FLAGS, "scheduling-policy": scheduling},
         instances=[{"role": "unified", "port": free_port()}],
         gateway_port=free_port(),
+        start_s=PATIENCE_S,
         expected=dict.fromkeys(("prefill_cache_tokens", "decode_kv_tokens"), BLOCKS * BLOCK_TOKENS),
     )
     if not deployment.interpreter.find().exists():
