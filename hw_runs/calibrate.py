@@ -174,9 +174,11 @@ def _colocated(runs: Runs, deployment: Deployment, window_s: float) -> Outcome:
         fixed_s=fitted("steps", "s"),
         per_request_s=fitted("requests", "s"),
         per_context_token_s=fitted("contexts", "s"),
-        per_context_token_mixed_s=fitted("contexts", "s"),  # the windows do not tell the two apart
         per_token_s=fitted("new", "s"),
         per_token_position_s=fitted("positions", "s"),
+        per_token_position_context_s=Quantity(
+            value=0.0, unit="s", origin="assumed", source="the windows do not tell it from per_context_token"
+        ),
         host_load_tokens_per_s=Quantity(
             value=NO_HOST_TIER, unit="tokens/s", origin="assumed", source="there is no host tier"
         ),

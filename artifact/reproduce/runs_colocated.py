@@ -1,5 +1,6 @@
 """Running paper B's experiments: which seeds an arm gets, and where its runs come from."""
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -85,7 +86,13 @@ def fitted_claims() -> set[str]:
 
 
 def trace_shapes() -> dict[str, list[Any]]:
-    """What the claims about the replayed sessions look at: the sessions themselves, cut and whole."""
+    """What the claims about trace shapes look at: the replayed sessions, cut and whole, and TraceLab's, if the
+    environment variable BASIN_TRACELAB names their file. Raises what `workload` raises for a file it cannot read."""
     from artifact.workload.catalog import workload
 
-    return {"trace_shapes": [workload(TRACES)], "trace_shapes_whole": [workload(f"{TRACES}-whole")]}
+    path = os.environ.get("BASIN_TRACELAB")
+    return {
+        "trace_shapes": [workload(TRACES)],
+        "trace_shapes_whole": [workload(f"{TRACES}-whole")],
+        "tracelab": [workload(path) if path else []],
+    }

@@ -120,8 +120,9 @@ class Calibration(Quantities):
 class ColocatedCalibration(Quantities):
     """One engine that prefills and decodes in one batch (paper B), of one GPU and model.
 
-    Time of one step: fixed + running requests x per_request + context tokens x per_context_token (in a step that also
-    computes prompt tokens: x per_context_token_mixed) + sum over those of (per_token + position x per_token_position).
+    Time of one step: fixed + running requests x per_request + K x per_context_token + sum over its prompt tokens of
+    (per_token + position x (per_token_position + K x per_token_position_context)), K the context tokens of the requests
+    that decode in it.
     """
 
     kind: Literal["colocated"]
@@ -138,10 +139,11 @@ class ColocatedCalibration(Quantities):
     fixed_s: Quantity
     per_request_s: Quantity
     per_context_token_s: Quantity
-    per_context_token_mixed_s: Quantity
-    """Attention of decoding requests is slower in a batch that holds prompts, too, whose kernel is made for those."""
     per_token_s: Quantity
     per_token_position_s: Quantity
+    per_token_position_context_s: Quantity
+    """The attention of prompts slows down beside the contexts of requests that decode: one reads KV as the other does.
+    It costs the older sessions most, as paper B's c(L) of the degraded runs does (§4)."""
     host_load_tokens_per_s: Quantity
     call_overhead_s: Quantity
     itl_slo_s: Quantity

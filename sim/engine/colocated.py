@@ -203,11 +203,11 @@ class ColocatedEngine:
 
     def _prefill(self, chunks: list[tuple[EngineCall, int]], fetched: int) -> None:
         """One step with these chunks, and a token for every decoding request if it is a mixed one."""
-        c, context = self.costs, self.decoding.context
-        duration = c.mixed_step_s(len(self.running), context) if self.mixed else c.decode_step_s(len(chunks), 0)
-        duration += fetched * c.host_load_token_s
+        c = self.costs
+        requests, context = (len(self.running), self.decoding.context) if self.mixed else (len(chunks), 0)
+        duration = c.decode_step_s(requests, context) + fetched * c.host_load_token_s
         for call, tokens in chunks:
-            duration += c.chunk_s(call.position, tokens)
+            duration += c.chunk_s(call.position, tokens, context)
             call.position += tokens
             call.remaining -= tokens
             self.computed_tokens += tokens

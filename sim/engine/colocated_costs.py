@@ -21,9 +21,9 @@ class ColocatedCosts:
     fixed_s: float
     request_s: float
     context_s: float
-    mixed_context_s: float
     prefill_token_s: float
     prefill_position_s: float
+    prefill_position_context_s: float
     host_load_token_s: float
     overhead_s: float
     itl_slo_s: float
@@ -38,9 +38,9 @@ class ColocatedCosts:
             fixed_s=c.fixed_s.value,
             request_s=c.per_request_s.value,
             context_s=c.per_context_token_s.value,
-            mixed_context_s=c.per_context_token_mixed_s.value,
             prefill_token_s=c.per_token_s.value,
             prefill_position_s=c.per_token_position_s.value,
+            prefill_position_context_s=c.per_token_position_context_s.value,
             host_load_token_s=1 / c.host_load_tokens_per_s.value,
             overhead_s=c.call_overhead_s.value,
             itl_slo_s=c.itl_slo_s.value,
@@ -50,13 +50,11 @@ class ColocatedCosts:
         """Length of a step of so many requests and context tokens, without prefill."""
         return self.fixed_s + requests * self.request_s + context * self.context_s
 
-    def mixed_step_s(self, requests: float, context: float) -> float:
-        """The same for a step with prompt tokens, before what these add."""
-        return self.fixed_s + requests * self.request_s + context * self.mixed_context_s
-
-    def chunk_s(self, position: int, tokens: int) -> float:
-        """What a chunk of a prompt that begins at `position` adds to its step."""
-        return tokens * (self.prefill_token_s + (position + tokens / 2) * self.prefill_position_s)
+    def chunk_s(self, position: float, tokens: float, beside: float) -> float:
+        """What a chunk of a prompt that begins at `position` adds to its step, where the requests that decode in this
+        step hold `beside` tokens of context."""
+        attention_s = self.prefill_position_s + beside * self.prefill_position_context_s
+        return tokens * (self.prefill_token_s + (position + tokens / 2) * attention_s)
 
     def prefill_s(self, tokens: int) -> float:
         """Seconds to prefill a context of so many tokens from nothing, alone."""

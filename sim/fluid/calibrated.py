@@ -95,15 +95,16 @@ def _colocated(deployment: Deployment, sessions: Sequence[Trajectory], hits: Hit
     answered = sum(sum(t.output_tokens[:-1]) for t in sessions) / sum(t.n_calls for t in sessions)
     new_tokens = terms.new_tokens - answered  # the preceding answer hits, too
     slots = costs.pool_tokens / terms.context_tokens
-    mixed_s = costs.mixed_step_s(slots, costs.pool_tokens) if costs.scheduler == "vllm" else costs.decode_step_s(1, 0)
-    compute_s = costs.chunk_tokens * (costs.prefill_token_s + terms.prefill_position * costs.prefill_position_s)
+    beside = (slots, costs.pool_tokens) if costs.scheduler == "vllm" else (1, 0)
+    chunk = costs.chunk_tokens
+    step_s = costs.decode_step_s(*beside) + costs.chunk_s(terms.prefill_position - chunk / 2, chunk, beside[1])
     new_s = new_tokens * (costs.prefill_token_s + terms.prompt_tokens * costs.prefill_position_s) + costs.fixed_s
     per_request = costs.request_s + costs.context_s * terms.context_tokens
     return FluidDeployment(
         name=f"{deployment.calibration}, {'GPU' if deployment.host_ratio == 0 else f'host ×{deployment.host_ratio:g}'}",
         cache_tokens=costs.pool_tokens * max(1.0, deployment.host_ratio),
         decode_kv_tokens=costs.pool_tokens,
-        prefill_tokens_per_s=costs.chunk_tokens / (mixed_s + compute_s),
+        prefill_tokens_per_s=chunk / step_s,
         context_tokens=terms.context_tokens,
         prompt_tokens=terms.prompt_tokens,
         new_tokens=new_tokens,

@@ -41,7 +41,7 @@ from artifact.reproduce.scenarios_colocated import DRAIN_RATES, MIX_CAPS, TRACE_
 matplotlib.use("Agg")
 
 DRAINS = {f"drain/{rate}": [draining(change)] for rate, change in zip(DRAIN_RATES, (-0.4, 0, 0.4, 0.8), strict=True)}
-COLD = {name: [cold_run()] for name in ("nocache/none", "nocache/burst")} | {"nocache/loaded": [LOST]}
+COLD = {name: [cold_run()] for name in ("nocache/none", "nocache/small")} | {"nocache/loaded": [LOST]}
 FATES = {"none": None, "admission": None, "cap": None, "adaptive": 12, "budgeter": 1}
 TRACES = {
     f"32b03/{arm}": seeds(controlled(at, 90, 25, sessions=arriving(90, 10 if at else None)))

@@ -1,6 +1,7 @@
 """The evaluators of paper B against arms whose every figure is known."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,10 +10,12 @@ from handmade import call, records, sample, session
 from artifact.metrics import NotObserved
 from artifact.reproduce.colocated import demand_by_minute, drained_min, extent, matched, per
 from artifact.reproduce.registry import evaluate, evaluators
+from artifact.reproduce.runs_colocated import trace_shapes
 from artifact.reproduce.scenarios_colocated import DRAIN_RATES, MIX_CAPS, RECOVERY_ARMS, TRACE_ARMS
 from artifact.workload.trajectory import Trajectory
 
 PREEMPTIONS = 30
+TRACES = Path(__file__).parents[1] / "data" / "traces"
 
 
 def run(minutes=90, bad=range(0), turns_per_min=2, sessions=(), waiting=range(0), cached=95, **call_fields):
@@ -198,7 +201,7 @@ def draining(rate):
 def test_the_drain_condition():
     rates = dict(zip(DRAIN_RATES, (-0.4, 0, 0.4, 0.8), strict=True))
     runs = {f"drain/{rate}": [draining(change)] for rate, change in rates.items()}
-    runs |= {"nocache/none": [cold_run()], "nocache/burst": [cold_run()]}
+    runs |= {"nocache/none": [cold_run()], "nocache/small": [cold_run()]}
     cost = value("B-cost", runs)
     session_s = 25 * 0.05 + 0.15e-3 * 25 * 21_600
     assert cost["per_token_ms"] == pytest.approx(0.15, rel=1e-3)
@@ -357,6 +360,16 @@ def test_the_shapes_themselves():
     assert value("B-wl-gap", runs) == pytest.approx(0.25)
     found = value("B-wl-swebench", runs)
     assert found["appended_tokens"] == 9500 and found["context_tokens"] == pytest.approx([10900, 29700])
+
+
+def test_tracelabs_sessions_are_looked_at_where_they_are_at_hand(monkeypatch):
+    """In the file: prompts of 1,000, 1,200 and 800 tokens in one session and of 600 in the other, each the context kept
+    and the tokens appended."""
+    monkeypatch.delenv("BASIN_TRACELAB", raising=False)
+    with pytest.raises(NotObserved, match="BASIN_TRACELAB"):
+        value("B-wl-tracelab", trace_shapes())
+    monkeypatch.setenv("BASIN_TRACELAB", str(TRACES / "tracelab.csv"))
+    assert value("B-wl-tracelab", trace_shapes()) == {"first_context": 800.0, "per_call_context": 900.0}
 
 
 # Staying out -------------------------------------------------------------------------------------------------------

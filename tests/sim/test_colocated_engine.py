@@ -1,5 +1,7 @@
 """The colocated engine by hand: when steps end, what hits, who makes way."""
 
+from dataclasses import replace
+
 import pytest
 from colocated_rig import assert_idle, assert_pool_adds_up, rig, turn, turns
 
@@ -45,13 +47,29 @@ def test_context_and_position_cost_what_they_say() -> None:
     assert r.finished == {"a": 2.625 + 0.625 + 64.5 / 64}
 
 
-def test_contexts_of_decoding_requests_weigh_more_in_a_mixed_step() -> None:
-    """b's only step computes 32 tokens beside a's context of 64."""
-    r = rig(mixed_context_s=1 / 32)
+def test_attention_of_prompts_slows_down_beside_contexts_that_decode() -> None:
+    """b's only step computes 32 tokens, at mean position 16, beside a's context of 64; beside a's prompt was none."""
+    r = rig(prefill_position_context_s=1 / 16384)
     r.submit(turn("a", 64, output=9))
     r.submit(turn("b", 32, output=1), at_s=1.625)
     r.run()
-    assert r.finished["b"] == 1.625 + 0.75 + 32 / 64 + 64 / 32
+    assert r.first_token["a"] == 1.625
+    assert r.finished["b"] == 1.625 + 0.75 + 32 / 64 + 32 * 16 * 64 / 16384
+
+
+@pytest.mark.parametrize("chunk", [9, 17, 33])
+def test_how_much_does_not_depend_on_the_chunk(chunk: int) -> None:
+    """b's 32 tokens beside a's context, which grows by one a step: smaller chunks take more steps at their own cost,
+    and meet a little more context. A step holds a's token and `chunk` - 1 of b's."""
+    r = rig(prefill_position_context_s=1 / 16384)
+    r.submit(turn("a", 64, output=90))
+    r.submit(turn("b", 32, output=1), at_s=1.625)
+    r.run(until=1.0)
+    r.engine.costs = replace(r.costs, chunk_tokens=chunk)
+    r.run()
+    tokens = chunk - 1
+    beside = sum(tokens * (i + 0.5) * tokens * (64 + i) for i in range(32 // tokens)) / 16384
+    assert r.finished["b"] == 1.625 + 32 // tokens * 0.75 + 32 / 64 + beside
 
 
 def test_slow_steps_are_counted() -> None:
@@ -272,7 +290,7 @@ def test_a_pinned_prefix_outlasts_others_until_nothing_else_makes_room() -> None
 
 def test_sglang_computes_prompts_in_steps_of_their_own() -> None:
     """b comes at 2 s: from 2.25 s on a waits while b's 64 tokens are computed without it and its context."""
-    r = rig(scheduler="sglang", mixed_context_s=1.0)
+    r = rig(scheduler="sglang", prefill_position_context_s=1.0)
     r.submit(turn("a", 64, output=6))
     r.submit(turn("b", 64, output=1), at_s=2.0)
     r.run()

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from colocated_rig import COSTS, assert_idle, assert_pool_adds_up, colocated_file
 from conserved import check_calls, check_samples, check_sessions, trajectories
 from hypothesis import HealthCheck, given, settings
@@ -15,9 +16,11 @@ from small_world import calibration_file, scenario, trajectory
 
 from artifact.baselines.registry import POLICIES
 from artifact.control.profile import DeploymentProfile
+from artifact.metrics import turn_hit_ratio, turn_rate
 from artifact.records.schema import COLOCATED_SAMPLES, TABLES, Records
 from artifact.workload.load import Load, RateChange, Shift, Surge
 from sim import policies
+from sim.calibration.model import colocated_calibration
 from sim.engine.colocated_costs import ColocatedCosts
 from sim.engine.costs import unloaded_duration
 from sim.engine.kinds import capacities_of
@@ -48,6 +51,19 @@ def no_ramp(monkeypatch: pytest.MonkeyPatch) -> None:
     """Basin's profile without the ramps that measure it."""
     profile = DeploymentProfile(kappa=0.6, critical_rate_per_min=3.0, plateau=0.95, floor=0.13)
     monkeypatch.setattr(policies, "_profile", lambda scenario: profile)
+
+
+@pytest.mark.parametrize("chunk", [2048, 16384])
+def test_the_degraded_regime_does_not_hinge_on_the_chunk(tmp_path: Path, chunk: int) -> None:
+    """vLLM's other defaults in place of 8192, which is the server's on GPUs of this class: a collapsed engine finishes
+    turns at the same rate within 5%."""
+    data = colocated_calibration(VLLM).model_dump(mode="json")
+    data["chunk_tokens"]["value"] = chunk
+    (tmp_path / "other.yaml").write_text(yaml.safe_dump(data))
+    shipped, other = (run(colocated(name)) for name in (VLLM, str(tmp_path / "other.yaml")))
+    late = (600.0, 1200.0)
+    assert turn_hit_ratio(shipped, late) < 0.15
+    assert turn_rate(other, late) == pytest.approx(turn_rate(shipped, late), rel=0.05)
 
 
 # Conservation ------------------------------------------------------------------------------------------------------
@@ -141,11 +157,9 @@ def test_every_policy_runs_on_it(name: str) -> None:
     short = LOAD.model_copy(update={"duration_s": 600.0})
     records = run(colocated(load=short, policy=PolicyChoice(name=name, from_s=300.0)))
     last = records.samples.to_pylist()[-1]
-    outcomes = records.sessions["outcome"].to_pylist()
-    inside = last["active_sessions"] + last["parked_sessions"]
-    assert inside == outcomes.count("unfinished") - sum(
-        a > last["time_s"] for a in records.sessions["arrival_s"].to_pylist()
-    )
+    stays = zip(*(records.sessions[name].to_pylist() for name in ("arrival_s", "ended_s")), strict=True)
+    there = [begun <= last["time_s"] and (ended is None or ended > last["time_s"]) for begun, ended in stays]
+    assert last["active_sessions"] + last["parked_sessions"] == sum(there)
     assert last["decode_running_calls"] > 0
 
 

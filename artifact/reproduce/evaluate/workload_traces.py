@@ -4,15 +4,18 @@
 |---------------------|-------------------------------------------------------------|
 | `trace_shapes`      | the `Trajectory` list that is replayed, cut at 38K tokens   |
 | `trace_shapes_whole`| the same sessions before the cut                            |
+| `tracelab`          | TraceLab's sessions, empty where they are not at hand       |
 
-TraceLab's sessions have no stand-in: nothing of them is replayed.
+TraceLab's sessions have no stand-in, since nothing of them is replayed: who has them names their file in
+`BASIN_TRACELAB`.
 """
 
 from collections.abc import Sequence
 
 import numpy as np
 
-from artifact.reproduce.registry import evaluates
+from artifact.metrics import NotObserved
+from artifact.reproduce.registry import Noted, evaluates
 from artifact.workload.paper_b import CUT_TOKENS
 from artifact.workload.trajectory import Trajectory
 
@@ -29,6 +32,19 @@ def swebench(trace_shapes_whole: Trajectories) -> dict[str, object]:
         "appended_tokens": float(np.median([new for t in trace_shapes_whole for new in t.new_tokens[1:]])),
         "context_tokens": peaks.tolist(),
     }
+
+
+@evaluates("B-wl-tracelab")
+def tracelab(tracelab: Trajectories) -> Noted:
+    """Medians over the sessions' first prompts, and over all prompts."""
+    if not tracelab:
+        raise NotObserved("TraceLab's sessions do not come with the artifact: name their file in BASIN_TRACELAB")
+    prompts = [t.prompt_tokens for t in tracelab]
+    medians = {
+        "first_context": float(np.median([each[0] for each in prompts])),
+        "per_call_context": float(np.median(np.concatenate(prompts))),
+    }
+    return Noted(medians, f"{len(tracelab)} sessions")
 
 
 @evaluates("B-wl-gap")
