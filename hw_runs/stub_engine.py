@@ -18,6 +18,8 @@ from typing import Annotated, Any
 import typer
 import uvicorn
 
+from artifact.gateway.identity import Identifier
+from artifact.gateway.wire import header_map
 from artifact.lending.hints import read as read_hint
 from hw_runs.stub_engine_model import EngineModel, Pace, SimulatedEngine, StubCall
 from sim.scenario import Deployment
@@ -27,6 +29,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 _PROMPTS = 5_000
+_ANSWER = {"id": "stub", "created": 0, "model": "stub"}
 _SIGN_OF_LIFE_S = 60.0
 """Between the two pieces of a long answer, so that nobody takes the stream for dead."""
 
@@ -43,6 +46,7 @@ class StubEngine:
         self.priority_scheduling = priority_scheduling
         self._pace: Pace | None = None
         self._prompts: OrderedDict[str, str] = OrderedDict()
+        self._identifier = Identifier()
 
     @property
     def pace(self) -> Pace:
@@ -71,7 +75,7 @@ class StubEngine:
     async def _chat(self, scope: Message, receive: Receive, send: Send) -> None:
         try:
             body = json.loads(await _body(receive))
-            session, text, output = _session(scope, body), prompt_text(body), int(body.get("max_tokens", 16))
+            session, text, output = self._session(scope, body), prompt_text(body), _output_tokens(body)
             prompt, repeated = self._tokens(text), self._repeated(session, text)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             await _respond(send, _error(f"not a chat completion: {error!r}"), status=400)
@@ -99,7 +103,7 @@ class StubEngine:
         if stream:
             await first.wait()
             await _start(send, b"text/event-stream")
-            await _piece(send, _event({"choices": [{"index": 0, "delta": {"role": "assistant", "content": "w"}}]}))
+            await _piece(send, _chunk([{"index": 0, "delta": {"role": "assistant", "content": "w"}}]))
             while not done.is_set():
                 with suppress(TimeoutError):
                     await asyncio.wait_for(done.wait(), _SIGN_OF_LIFE_S / self.pace.speed)
@@ -115,19 +119,24 @@ class StubEngine:
         rest = "w" * (call.output_tokens - 1) * self.bytes_per_token
         if not stream:
             choice = {"index": 0, "message": {"role": "assistant", "content": "w" + rest}, "finish_reason": "length"}
-            await _respond(send, json.dumps({"choices": [choice], "usage": usage, "stub": call.details}).encode())
+            answer = {**_ANSWER, "object": "chat.completion", "choices": [choice], "usage": usage, "stub": call.details}
+            await _respond(send, json.dumps(answer).encode())
             return
-        await _piece(send, _event({"choices": [{"index": 0, "delta": {"content": rest}, "finish_reason": "length"}]}))
-        await _piece(send, _event({"choices": [], "usage": usage, "stub": call.details}) + b"data: [DONE]\n\n")
+        await _piece(send, _chunk([{"index": 0, "delta": {"content": rest}, "finish_reason": "length"}]))
+        await _piece(send, _chunk([], usage=usage, stub=call.details) + b"data: [DONE]\n\n")
         await send({"type": "http.response.body", "body": b""})
 
     async def _preload(self, scope: Message, receive: Receive, send: Send) -> None:
         """Put a prompt (a chat body) in the prefix cache as if its call had just ended."""
         body = json.loads(await _body(receive))
-        session, text = _session(scope, body), prompt_text(body)
+        session, text = self._session(scope, body), prompt_text(body)
         self._repeated(session, text)
         self.model.preload(session, self._tokens(text))
         await _respond(send, b"{}")
+
+    def _session(self, scope: Message, body: MutableMapping[str, Any]) -> str:
+        """By the gateway's conventions; a call that names none shares no prefix with another."""
+        return self._identifier.identify(header_map(scope["headers"]), body).id
 
     def _tokens(self, text: str) -> int:
         return len(text) // self.bytes_per_token
@@ -167,10 +176,8 @@ def common_prefix(a: str, b: str) -> int:
     return low
 
 
-def _session(scope: Message, body: MutableMapping[str, Any]) -> str:
-    headers = dict(scope["headers"])
-    named = headers.get(b"x-session-id", b"").decode("latin-1") or str(body.get("session_id", ""))
-    return named or f"anonymous-{id(body)}"
+def _output_tokens(body: MutableMapping[str, Any]) -> int:
+    return int(body.get("max_completion_tokens", body.get("max_tokens", 16)))
 
 
 async def _disconnect(receive: Receive) -> None:
@@ -187,7 +194,8 @@ async def _body(receive: Receive) -> bytes:
             return b"".join(parts)
 
 
-def _event(value: object) -> bytes:
+def _chunk(choices: list[dict[str, Any]], **more: object) -> bytes:
+    value = {**_ANSWER, "object": "chat.completion.chunk", "choices": choices, **more}
     return b"data: " + json.dumps(value).encode() + b"\n\n"
 
 

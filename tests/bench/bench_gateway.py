@@ -94,10 +94,10 @@ def measure(mock_port: int, port: int, pid: int, calls: int) -> dict[str, float]
     plain = [request("m", "/v1/chat/completions", False, PROMPT_BYTES, f"p{i}") for i in range(32)]
     wait_for_calls(port, plain[0])
     uvloop.run(load(port, streamed, 100))  # warm: connections, sessions, code paths
-    alone, through = Connection(mock_port), Connection(port)
     first_s, streamed_cpu_s, plain_cpu_s, plain_wall_s = [], [], [], []
     share = calls // ROUNDS
     for _ in range(ROUNDS):
+        alone, through = Connection(mock_port), Connection(port)  # fresh: idle ones are closed by some after 5 s
         pairs = [(alone.first_byte_s(streamed[0]), through.first_byte_s(streamed[0])) for _ in range(share)]
         first_s.append([statistics.median(times) for times in zip(*pairs, strict=True)])
         streamed_cpu_s.append(-cpu_s(pid))
