@@ -66,11 +66,12 @@ def router(deployment: serve.Deployment) -> Iterator[tuple[str, str]]:
 
 
 @contextmanager
-def pair(*flags: str) -> Iterator[PD]:
+def pair(*flags: str, extension: str = "") -> Iterator[PD]:
     if not serve.PYTHON.exists():
         pytest.skip(f"no engine: {serve.PYTHON} is absent; `make setup-sglang-cpu` installs it")
     by_role = {role: [*SMALL[role], *flags] for role in SMALL}
-    with serve.deploy("llama", ["prefill", "decode"], by_role) as deployment, router(deployment) as (url, metrics):
+    env = {"BASIN_SGLANG": extension}
+    with serve.deploy("llama", ["prefill", "decode"], by_role, env) as deployment, router(deployment) as (url, metrics):
         yield PD(deployment, url, metrics)
 
 
@@ -196,3 +197,16 @@ async def test_an_engine_that_ignores_the_order_is_found_out() -> None:
         gateway.order.off_by_flag = ()  # and now by what it does
         assert gateway.order.ignored is True
         assert concordant(finished) < 0.65
+
+
+async def test_the_extension_that_orders_is_not_taken_for_an_engine_that_ignores() -> None:
+    """Its feature `order` excludes the engine's own flag, and serves smaller values first."""
+    with pair(*ONE_AT_A_TIME, extension="order") as extended:
+        gateway, finished = await burst(config(extended), send, 80, 3)
+        print(f"concordant pairs {concordant(finished):.2f}; {gateway.order.followed} of {gateway.order.telling}")
+        (prefill,), (decode,) = extended.deployment.prefills, extended.deployment.decodes
+    assert gateway.order.by_extension == {prefill.url, decode.url}
+    assert gateway.order.off_by_flag == () and gateway.order.sign == 1
+    assert concordant(finished) > 0.75
+    assert gateway.order.followed >= 0.8 * gateway.order.telling > 0
+    assert not gateway.order.ignored
