@@ -24,7 +24,7 @@ TRAP_RATE_PER_MIN = 3.3
 TRAP_WARM_SESSIONS = 42
 TRAP_DURATION_S = 105 * MINUTE
 """The time axes of paper A's Figures 4-6 end a little past minute 100."""
-SHORT_UNLOADED_S = 90.0
+SHORT_UNLOADED_S = 87.0
 """The burst's sessions end within five minutes on a healthy, loaded engine (paper A §3.3), where the calibrated H100
 takes 3.3 times as long as when idle."""
 

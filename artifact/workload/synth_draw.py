@@ -88,7 +88,7 @@ def _gaps_us(spec: WorkloadSpec, shape: tuple[int, int], rng: np.random.Generato
     beyond = np.select(
         [kind < edge for edge in edges],
         [_draw(law.instant, shape, rng), rng.uniform(*law.brief_range, shape), _draw(law.wait, shape, rng)],
-        _draw(law.long, shape, rng),
+        _draw(law.long, shape, rng) * _draw(Lognormal(1.0, law.long_sigma), (shape[0], 1), rng),
     )
     gap = 100 * np.rint(np.minimum(floor + beyond, law.cap) * 1e4).astype(np.int64)
     gap[:, 0] = 0
