@@ -56,4 +56,4 @@ def test_call_latency_follows_the_engine_costs() -> None:
 def test_the_peak_is_near_the_published_overload_rate(host_ratio: float, overload_per_min: float) -> None:
     """§5.2: reference overload rates of HiCache alone on H200 1P3D."""
     d = fluid_deployment(Deployment(calibration="h200", decode=3, host_ratio=host_ratio))
-    assert 60 * float(landscape(d).peak) == pytest.approx(overload_per_min, rel=0.15)
+    assert 60 * float(landscape(d).peak) == pytest.approx(overload_per_min, rel=0.2)

@@ -161,7 +161,7 @@ PHASES = np.arange(0.25, 5.0, 0.25)
 
 def test_the_first_calls_come_when_the_simulator_says() -> None:
     """But for the engine's overhead, which for sessions already under way the simulator takes from their first gap."""
-    of = scenario("hicache", 1, 12.0)
+    of = scenario("hicache", 1, 24.0)
     overhead_s = Simulation(of).costs.overhead_s
     ours, real = (
         records.calls.to_pandas().dropna(subset="finished_s").set_index(["session_id", "call_index"])
