@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from artifact.metrics import EndState
-from artifact.reproduce.evaluate.vulnerability import departure_shares, smallest_surges, tier_name, trapped_seeds
+from artifact.reproduce.evaluate.recovery import departure_shares, trapped_seeds
+from artifact.reproduce.evaluate.vulnerability import smallest_surges, tier_name
 from artifact.reproduce.post_surge import BASE_SHARE
 from artifact.reproduce.scenarios_maps import Grid, SurgeMap
 from artifact.reproduce.scenarios_recovery import PostSurge

@@ -14,7 +14,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from artifact.metrics import EndState
-from artifact.reproduce.evaluate.vulnerability import HYSTERESIS_W_OVER_C, tier_name, trapped_runs, undisturbed
+from artifact.reproduce.evaluate.recovery import HYSTERESIS_W_OVER_C, trapped_runs, undisturbed
+from artifact.reproduce.evaluate.vulnerability import tier_name
 from artifact.reproduce.figures import BLACK, BLUE, GREEN, GREY, ORANGE, SKY, VERMILION, log_axis, panels, under
 from artifact.reproduce.post_surge import BASE_SHARE, Branch
 from artifact.reproduce.scenarios_maps import Classified, Grid, SurgeMap, collapsed_below
