@@ -2,8 +2,8 @@
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from functools import cache, partial
 from importlib.resources import files
@@ -39,12 +39,7 @@ def run_all(
     keys = [RunStore.key(determinants(s)) for s in scenarios]
     missing = {key: s for key, s in zip(keys, scenarios, strict=True) if not runs.path(key).is_dir()}
     if missing:
-        with open_executor(workers, scheduler) as executor:
-            # the first submission forks the workers: before the progress bar starts its thread
-            futures = [executor.submit(partial(_run_and_keep, store), key, s) for key, s in missing.items()]
-            with progress_bar() as progress:
-                for future in progress.track(futures, description=label):
-                    future.result()
+        in_workers(partial(_run_and_keep, store), missing.items(), workers, scheduler, label)
     return [Records.load(runs.path(key)) for key in keys]
 
 
@@ -85,6 +80,22 @@ def _add(digest: "hashlib._Hash", root: Path, paths: Iterable[Path]) -> None:
 
 def _run_and_keep(store: Path, key: str, scenario: Scenario) -> None:
     RunStore(store).put(key, run(scenario))
+
+
+def in_workers(
+    work: Callable[..., None],
+    jobs: Iterable[tuple[Any, ...]],
+    workers: int | None,
+    scheduler: str | None,
+    label: str,
+) -> None:
+    """`work(*job)` for every job on the processes of `open_executor`, with a progress bar. Raises what a job raises."""
+    with open_executor(workers, scheduler) as executor:
+        # the first submission forks the workers: before the progress bar starts its thread
+        futures = [executor.submit(work, *job) for job in jobs]
+        with progress_bar() as progress:
+            for future in progress.track(as_completed(futures), total=len(futures), description=label):
+                future.result()
 
 
 @contextmanager

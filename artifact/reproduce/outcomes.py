@@ -8,9 +8,8 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Generator, Mapping, Sequence
-from concurrent.futures import as_completed
 from dataclasses import asdict, dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -107,16 +106,12 @@ def kept(
     """`work(job)` for each of the pairs of determinants and job, in order; what was done before is read.
 
     `work` is a module's function and returns what JSON can hold."""
-    from sim.sweep import open_executor, progress_bar
+    from sim.sweep import in_workers
 
     paths = [_path(work, determinants) for determinants, _ in jobs]
     missing = {path: job for path, (_, job) in zip(paths, jobs, strict=True) if not path.is_file()}
     if missing:
-        with open_executor(*resources) as executor:
-            futures = [executor.submit(_do_and_keep, work, path, job) for path, job in missing.items()]
-            with progress_bar() as progress:  # its thread starts after the workers were forked
-                for future in progress.track(as_completed(futures), total=len(futures), description=label):
-                    future.result()
+        in_workers(partial(_do_and_keep, work), missing.items(), *resources, label)
     return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
 
 
