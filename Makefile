@@ -9,7 +9,7 @@ FIGS ?= explore_trap fig01 fig02 fig03 fig04 fig05 fig06 b_fig1 b_fig5
 
 .DEFAULT_GOAL := help
 .PHONY: help setup lock reproduce smoke test test-slow test-engine test-engine-sglang \
-	test-engine-vllm bench bench-gateway lint lab report claims environment setup-sglang-cpu setup-vllm-cpu clean \
+	test-engine-vllm bench bench-gateway lint lab report claims claims-table environment setup-sglang-cpu setup-vllm-cpu clean \
 	trap test-engine-hw test-gateway-aiperf setup-sglang-gpu
 
 help:  ## this list
@@ -91,6 +91,9 @@ report: setup  ## build/report.html with all figures and verdicts
 
 claims: setup  ## published against obtained
 	$(BIN)/basin claims
+
+claims-table: setup  ## CLAIMS.md from the committed ledger and costs
+	$(BIN)/basin claims --write
 
 $(VENV)-bench/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)-bench

@@ -1,6 +1,7 @@
 """`basin claims`, `basin reproduce` and `basin report`."""
 
 import os
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -19,8 +20,14 @@ def claims(
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole ledger as JSON.")] = False,
     group: Annotated[str | None, typer.Option(help="Only this group of claims.yaml.")] = None,
     only_evaluated: Annotated[bool, typer.Option("--only-evaluated", help="Leave out claims without a run.")] = False,
+    write: Annotated[bool, typer.Option("--write", help="Write CLAIMS.md from the committed ledger.")] = False,
+        bool, typer.Option("--write", help="Bring CLAIMS.md up to date with the committed ledger.")
+    ] = False,
 ) -> None:
     """Judge every published figure whose runs exist against what came out."""
+    if write:
+        typer.echo(str(_write(repository_root())))
+        return
     groups = list(dict.fromkeys(claim.group for claim in load_claims().values()))
     if group is not None and group not in groups:
         raise typer.BadParameter(f"{group!r} is none of {', '.join(groups)}", param_hint="--group")
@@ -66,7 +73,7 @@ def reproduce(
         console.print("[yellow]Interrupted; the same command goes on with the figure it was at.[/]")
         raise typer.Exit(INTERRUPTED) from None
     if profile == "full":
-        console.print(f"Ledger written to {commit_full(root)}")
+        console.print(f"Ledger written to {commit_full(root)} and {_write(root)}")
     console.print(summary(merged(root)))
     if failures:
         console.print(f"[red]Failed: {', '.join(failure.figure for failure in failures)}[/]")
@@ -78,6 +85,16 @@ def report() -> None:
     from artifact.reproduce.report import build
 
     typer.echo(str(build(repository_root())))
+
+
+def _write(root: Path) -> Path:
+    """The costs measured here, and the table of all claims."""
+    from artifact.reproduce.claim_table import write
+    from artifact.reproduce.costs import commit_costs
+    from artifact.reproduce.runner import costs_here
+
+    commit_costs(root, costs_here(root))
+    return write(root)
 
 
 def _seeds(text: str | None) -> list[int] | None:

@@ -128,6 +128,20 @@ def commit_full(root: Path) -> Path:
     return path
 
 
+def current(root: Path) -> list[Entry]:
+    """The committed ledger, with every claim in the order and words of today's `claims.yaml`; one that was never
+    evaluated says what is missing today."""
+    path, known = root / "figures" / "claims.json", evaluators()
+    kept = {entry.id: entry for entry in load(path)} if path.is_file() else {}
+    lines = []
+    for claim_id in load_claims():
+        blank = _unevaluated(claim_id, claim_id in known)
+        entry = kept.get(claim_id, blank)
+        words = blank.model_dump(include={"group", "unit", "what", "expected"})
+        lines.append(entry.model_copy(update=words) if entry.figure else blank)
+    return lines
+
+
 def load(path: Path) -> list[Entry]:
     """Read what `dump` wrote. Raises `ValidationError` for anything else."""
     return TypeAdapter(list[Entry]).validate_json(path.read_text(encoding="utf-8"))

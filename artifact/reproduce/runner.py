@@ -15,6 +15,9 @@ from papermill.exceptions import PapermillExecutionError
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from artifact.reproduce.costs import Cost, measured
+from artifact.reproduce.ledger import commit
+
 CODE = {"sim": ("artifact", "sim"), "hw": ("artifact", "hw_runs")}
 """Folders whose files determine a figure's results, by source; those of real runs hold the recorded results, too."""
 CODE_KINDS = (".py", ".yaml", ".json", ".jsonl", ".parquet")
@@ -75,17 +78,20 @@ class Job:
         self.executed.parent.mkdir(parents=True, exist_ok=True)
         self.state.unlink(missing_ok=True)
         fingerprint = self.fingerprint()
-        papermill.execute_notebook(
-            self.notebook,
-            self.executed,
-            parameters={**self.determinants, **self.execution},
-            cwd=self.root,
-            progress_bar=False,
-            execution_timeout=CELL_LIMIT_S[self.profile],
-            iopub_timeout=IOPUB_TIMEOUT_S,
-            on_cell_executed=lambda cell, cell_index, execute_reply: on_cell(cell_index),
-        )
-        self.state.write_text(json.dumps({"fingerprint": fingerprint}) + "\n", encoding="utf-8")
+        with measured(self.root) as meter:
+            papermill.execute_notebook(
+                self.notebook,
+                self.executed,
+                parameters={**self.determinants, **self.execution},
+                cwd=self.root,
+                progress_bar=False,
+                execution_timeout=CELL_LIMIT_S[self.profile],
+                iopub_timeout=IOPUB_TIMEOUT_S,
+                on_cell_executed=lambda cell, cell_index, execute_reply: on_cell(cell_index),
+            )
+        cost = meter.cost(self.figure, self.profile, int(self.execution["workers"]), commit(self.root))
+        state = {"fingerprint": fingerprint, "cost": cost.model_dump()}
+        self.state.write_text(json.dumps(state) + "\n", encoding="utf-8")
 
     def cell_seconds(self) -> list[float]:
         """What each cell took the last time, or a guess where there was none (one more for the injected parameters)."""
@@ -93,6 +99,12 @@ class Job:
             cells = nbformat.read(self.executed, as_version=4).cells
             return [cell.metadata.get("papermill", {}).get("duration") or UNKNOWN_CELL_S / 100 for cell in cells]
         return [UNKNOWN_CELL_S] * (len(nbformat.read(self.notebook, as_version=4).cells) + 1)
+
+
+def costs_here(root: Path) -> list[Cost]:
+    """Of every figure's latest execution in this checkout that ended well."""
+    states = (json.loads(path.read_text(encoding="utf-8")) for path in (root / "build" / "notebooks").glob("*.json"))
+    return [Cost.model_validate(state["cost"]) for state in states if "cost" in state]
 
 
 def code_files(root: Path, source: str) -> list[Path]:
