@@ -21,8 +21,6 @@ def claims(
     group: Annotated[str | None, typer.Option(help="Only this group of claims.yaml.")] = None,
     only_evaluated: Annotated[bool, typer.Option("--only-evaluated", help="Leave out claims without a run.")] = False,
     write: Annotated[bool, typer.Option("--write", help="Write CLAIMS.md from the committed ledger.")] = False,
-        bool, typer.Option("--write", help="Bring CLAIMS.md up to date with the committed ledger.")
-    ] = False,
 ) -> None:
     """Judge every published figure whose runs exist against what came out."""
     if write:
