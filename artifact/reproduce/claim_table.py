@@ -39,10 +39,8 @@ class Section(NamedTuple):
         return math.ceil(TO_START_MIN + A_ROW_MIN * len(self.rows))
 
     @property
-    def wall_s(self) -> float | None:
-        """As measured, or up to the claims as the ledger has it."""
-        if self.cost is not None:
-            return self.cost.wall_s
+    def ledger_s(self) -> float | None:
+        """Wall time up to the claims, as the ledger has it."""
         return max((row.wall_s for row in self.rows if row.wall_s is not None), default=None)
 
     @property
@@ -76,7 +74,7 @@ def write(root: Path) -> Path:
 def sections(root: Path, figures: Mapping[str, str], rows: Sequence[Entry]) -> list[Section]:
     """One a figure that judges claims (`figures`: claim -> figure), by the notebooks' names, paper A's first."""
     costs, hardware = committed(root), experiments()
-    names = sorted(set(figures.values()), key=lambda name: (name.startswith("b_"), name))
+    names = sorted(set(figures.values()), key=paper_order)
     return [
         Section(
             name,
@@ -111,10 +109,17 @@ def experiments() -> Mapping[str, Sequence[str]]:
     return found
 
 
+def paper_order(figure: str) -> tuple[bool, str]:
+    """A key that sorts paper A's figures before paper B's, each by name."""
+    return figure.startswith("b_"), figure
+
+
 def question(root: Path, name: str) -> str:
-    """The notebook's title."""
-    first = nbformat.read(root / "notebooks" / f"{name}.ipynb", as_version=4).cells[0].source
-    return str(first).splitlines()[0].removeprefix("# ")
+    """The notebook's title; "" where there is no such notebook."""
+    path = root / "notebooks" / f"{name}.ipynb"
+    if not path.is_file():
+        return ""
+    return str(nbformat.read(path, as_version=4).cells[0].source).splitlines()[0].removeprefix("# ")
 
 
 def tolerance(claim: Claim) -> str:

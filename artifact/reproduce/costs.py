@@ -1,5 +1,6 @@
 """What figures cost to regenerate, measured while their notebooks ran: minutes, memory, and how many runs were new."""
 
+import resource
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,12 +19,14 @@ KEPT = ("runs/*/*", "outcomes/*/*", "escapes/*", "profiles/*")
 
 
 class Cost(BaseModel):
-    """One execution of a figure's notebook. `new_runs`: results that it computed and kept; those that it found cost it
-    nothing. `peak_mib`: the most memory that it and its workers held together, shared pages counted once."""
+    """One execution of a figure's notebook. `cpu_s`: processor time, which a busy machine does not lengthen as it does
+    `wall_s`. `new_runs`: results that it computed and kept; those that it found cost it nothing. `peak_mib`: the most
+    memory that it and its workers held together, shared pages counted once."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     figure: str
     profile: str
+    cpu_s: float
     wall_s: float
     peak_mib: int
     new_runs: int
@@ -32,15 +35,17 @@ class Cost(BaseModel):
 
 
 class Meter:
-    """Seconds, peak memory of the children of this process and new results, of the time within `measured`."""
+    """Processor time and peak memory of the children of this process, wall time and new results, within `measured`."""
 
     def __init__(self) -> None:
-        self.wall_s, self.peak_bytes, self.new_runs = 0.0, 0, 0
+        self.cpu_s = self.wall_s = 0.0
+        self.peak_bytes = self.new_runs = 0
 
     def cost(self, figure: str, profile: str, workers: int, commit: str) -> Cost:
         return Cost(
             figure=figure,
             profile=profile,
+            cpu_s=round(self.cpu_s, 1),
             wall_s=round(self.wall_s, 1),
             peak_mib=round(self.peak_bytes / MIB),
             new_runs=self.new_runs,
@@ -53,7 +58,7 @@ class Meter:
 def measured(root: Path) -> Iterator[Meter]:
     """Measure what happens within; the meter is complete when the context has ended."""
     meter, over = Meter(), threading.Event()
-    before, began = _kept(root), time.monotonic()
+    before, began, used = _kept(root), time.monotonic(), _children_s()
     watcher = threading.Thread(target=_watch, args=(meter, over), daemon=True)
     watcher.start()
     try:
@@ -61,7 +66,8 @@ def measured(root: Path) -> Iterator[Meter]:
     finally:
         over.set()
         watcher.join()
-        meter.wall_s, meter.new_runs = time.monotonic() - began, _kept(root) - before
+        meter.cpu_s, meter.wall_s = _children_s() - used, time.monotonic() - began
+        meter.new_runs = _kept(root) - before
 
 
 def held_bytes(process: psutil.Process) -> int:
@@ -109,6 +115,12 @@ def _watch(meter: Meter, over: threading.Event) -> None:
     this = psutil.Process()
     while not over.wait(PERIOD_S):
         meter.peak_bytes = max(meter.peak_bytes, sum(map(held_bytes, this.children(recursive=True))))
+
+
+def _children_s() -> float:
+    """Processor time of children that have ended, and theirs."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _kept(root: Path) -> int:

@@ -84,7 +84,8 @@ def test_costs_are_those_of_children_and_of_new_runs(tmp_path):
     (tmp_path / "build/runs/ab").mkdir(parents=True)
     (tmp_path / "build/runs/ab/found").mkdir()
     with measured(tmp_path) as meter:
-        hold = f"import time; block = bytearray({200 * 2**20}); block[::4096] = b'x' * len(block[::4096])"
+        work = "import time\nwhile time.process_time() < 1: pass\n"
+        hold = f"{work}block = bytearray({200 * 2**20}); block[::4096] = b'x' * len(block[::4096])"
         child = subprocess.Popen([sys.executable, "-c", f"{hold}; print(flush=True); time.sleep(60)"], stdout=-1)
         child.stdout.readline()
         time.sleep(3 * PERIOD_S)
@@ -94,6 +95,7 @@ def test_costs_are_those_of_children_and_of_new_runs(tmp_path):
         (tmp_path / "build/runs/ab/draft.tmp").mkdir()
     cost = meter.cost("fig04", "full", 2, "abc")
     assert 200 <= cost.peak_mib < 260 and cost.new_runs == 1 and 3 * PERIOD_S < cost.wall_s < 60
+    assert 1 <= cost.cpu_s < 4
 
 
 def test_of_a_process_that_has_ended_nothing_is_held():
@@ -107,7 +109,7 @@ def test_of_a_process_that_has_ended_nothing_is_held():
 
 def test_of_several_executions_the_larger_profile_and_the_one_with_new_runs_stay(tmp_path):
     def cost(profile, new_runs, wall_s):
-        return Cost(figure="f", profile=profile, wall_s=wall_s, peak_mib=9, new_runs=new_runs, workers=1)
+        return Cost(figure="f", profile=profile, cpu_s=1, wall_s=wall_s, peak_mib=9, new_runs=new_runs, workers=1)
 
     commit_costs(tmp_path, [cost("quick", 5, 1.0)])
     commit_costs(tmp_path, [cost("full", 9, 2.0), cost("quick", 50, 3.0)])
@@ -127,7 +129,7 @@ def test_an_executed_notebook_leaves_its_cost(tmp_path):
     job.execute(lambda index: None)
     (cost,) = costs_here(tmp_path)
     assert (cost.figure, cost.profile, cost.workers) == ("fig01", "quick", 3)
-    assert cost.peak_mib > 20 and cost.wall_s > 0
+    assert cost.peak_mib > 20 and cost.wall_s > 0 and cost.cpu_s > 0.3, "a kernel takes as much to start"
 
 
 def test_the_page_is_rendered_from_any_root(tmp_path):
@@ -138,8 +140,10 @@ def test_the_page_is_rendered_from_any_root(tmp_path):
         nbformat.v4.new_code_cell("%matplotlib inline\nids = claim_ids('trap_h100_1p1d', 'A-trap-hit')"),
     ]
     nbformat.write(nbformat.v4.new_notebook(cells=cells), tmp_path / "notebooks/fig04_trap.ipynb")
-    commit_costs(tmp_path, [Cost(figure="fig04_trap", profile="full", wall_s=90, peak_mib=512, new_runs=2, workers=1)])
+    commit_costs(
+        tmp_path, [Cost(figure="fig04_trap", profile="full", cpu_s=90, wall_s=9, peak_mib=512, new_runs=2, workers=1)]
+    )
     page = claim_table.write(tmp_path).read_text()
-    assert "| 2 | 2 (full, 1 worker, 2 new runs) | 512 MiB | 1 not evaluated |" in page
+    assert "| 2 | 2 (full, 2 new runs) | 512 MiB, 1 worker | 1 not evaluated |" in page
     assert ".venv/bin/basin run-hw fig04`" in page and "| A-trap-hit | A " in page.split("## No figure")[0]
     assert f"{Outcome.NOT_EVALUATED}: no run yet" in page

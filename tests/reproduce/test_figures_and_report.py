@@ -2,6 +2,7 @@ import json
 
 import matplotlib
 import matplotlib.pyplot as plt
+import nbformat
 import pandas as pd
 import pytest
 from handmade import records
@@ -121,6 +122,26 @@ def test_report_holds_all_figures_and_claims(tmp_path, fig):
     page = report.build(tmp_path).read_text()
     assert page.count("data:image/png;base64,") == 1 and "synthetic workload" in page
     assert page.count("<tr class=") == 285 and 'class="reproduced"' in page
+
+
+def test_report_shows_what_came_out_here_and_else_what_is_committed(tmp_path, fig):
+    (tmp_path / "notebooks").mkdir()
+    title = nbformat.v4.new_markdown_cell("# Figure 3: what do sessions <ask>?")
+    nbformat.write(nbformat.v4.new_notebook(cells=[title]), tmp_path / "notebooks/fig03.ipynb")
+    for name in ("b_fig1", "fig03"):
+        figures.save(fig, pd.DataFrame({"x": [1]}), name, {"source": "sim", "commit": "c"}, "full", tmp_path)
+    workload = {"terminal_bench": [["one"] * 216], "swe_bench_pro": [["one"] * 71]}
+    show_claims("fig03", workload, "full", ["A-wl-sessions", "A-wl-swe-sessions"], root=tmp_path)
+    ledger.commit_full(tmp_path)
+    (tmp_path / "build/claims/fig03.full.json").unlink()
+    show_claims("fig03", {"swe_bench_pro": [["one"] * 70]}, "smoke", ["A-wl-swe-sessions"], root=tmp_path)
+    rows, here = report.entries(tmp_path)
+    found = {row.id: (row.obtained, row.profile) for row in rows}
+    assert found["A-wl-sessions"] == (216.0, "full") and found["A-wl-swe-sessions"] == (70.0, "smoke")
+    assert here == {"A-wl-swe-sessions"} and len(rows) == 285
+    page = report.build(tmp_path).read_text()
+    assert "1 claims were evaluated in this checkout" in page and "synthetic, smoke, here" in page
+    assert page.index("Figure 3: what do sessions &lt;ask&gt;?") < page.index('alt="b_fig1"')
 
 
 def test_committing_the_full_ledger_keeps_lines_that_were_not_run_again(tmp_path):
