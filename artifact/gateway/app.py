@@ -13,6 +13,7 @@ from artifact.gateway.engine_info import read_flags
 from artifact.gateway.metrics import GatewayMetrics
 from artifact.gateway.operator import Operator
 from artifact.gateway.ordering import EngineOrder
+from artifact.gateway.placement import Placement
 from artifact.gateway.proxy import CALL_PATHS, Proxy
 from artifact.gateway.session import Session
 from artifact.gateway.telemetry import Telemetry
@@ -46,8 +47,9 @@ class Gateway:
         self.desk.books.tokens_per_byte = config.tokens_per_byte
         self.upstream = Upstream(config.upstream, config.timeouts.connect_s)
         self.order = EngineOrder(config.priority, self.desk)
-        self.proxy = Proxy(config, self.desk, self.upstream, self.order)
         self.telemetry = Telemetry(config, self.desk, self.upstream)
+        self.placement = Placement(config, self.desk, self.telemetry)
+        self.proxy = Proxy(config, self.desk, self.upstream, self.order, self.placement)
         self.operator = Operator(self)
         self.metrics.attach(self)
         self._loops: list[asyncio.Task[None]] = []
@@ -105,6 +107,7 @@ class Gateway:
         for task in self._loops:
             task.cancel()
         await asyncio.gather(*self._loops, return_exceptions=True)
+        await self.placement.close()
         await self.upstream.close()
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:

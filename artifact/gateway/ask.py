@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 TASK_CHARS = 4096
-MARKS = frozenset(("priority", "custom_params"))
+MARKS = frozenset(("priority", "custom_params", "bootstrap_room"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,9 @@ def gateway(
     ] = Dialect.NONE,
     priority_low_first: Annotated[bool | None, typer.Option(help="Overrides the engine's default sign.")] = None,
     hints: Annotated[bool, typer.Option(help="Tell SGLang's Basin extension what to retain and to pin.")] = False,
+    elastic: Annotated[
+        bool, typer.Option(help="Send calls to decode alone while its lease is open; needs the extension's `elastic`.")
+    ] = False,
     prefill_cache_tokens: Annotated[int | None, typer.Option(help="C_G, if the engine does not tell.")] = None,
     decode_kv_tokens: Annotated[int | None, typer.Option(help="Decode KV, if the engine does not tell.")] = None,
     host_cache_tokens: Annotated[int, typer.Option(help="C_H, if the engine does not tell.")] = 0,
@@ -71,6 +74,7 @@ def gateway(
         identity=tuple(identity.split(",")) if identity else None,
         lineage=lineage,
         priority=EnginePriority(dialect=priority.value, low_first=priority_low_first, hints=hints),
+        elastic=elastic,
         limits=Limits(parked_calls=max_parked),
         timeouts=Timeouts(idle_s=idle_s, max_park_s=max_park_s),
         admin_token=_admin_token(admin_token_file),

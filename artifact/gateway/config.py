@@ -101,6 +101,9 @@ class GatewayConfig(_Frozen):
     lineage: bool = False
     """Recognise sessions without an id by the messages they repeat."""
     priority: EnginePriority = EnginePriority()
+    elastic: bool = False
+    """Send calls to decode engines alone under policies that lend those engines' compute; needs the extension's
+    `elastic` in them."""
     limits: Limits = Limits()
     timeouts: Timeouts = Timeouts()
     admin_token: str | None = Field(default=None, repr=False)

@@ -117,6 +117,8 @@ def _engines(gateway: "Gateway") -> Iterable[Metric]:
     for watch in gateway.telemetry.watches:
         up.add_metric([watch.engine.url, watch.engine.role], float(watch.up))
     yield up
+    placed = CounterMetricFamily("basin_elastic_calls", "Calls sent to a decode engine alone.", labels=["url"])
+    yield _labelled(placed, gateway.placement.counts)
     yield from _gauge("upstream_up", "Whether the upstream could be reached.", float(gateway.upstream.reachable))
     order = gateway.order
     yield CounterMetricFamily("basin_order_telling", "Cases that show whether the engine orders.", value=order.telling)

@@ -15,6 +15,7 @@ from json.decoder import scanstring  # type: ignore[attr-defined]  # public in C
 from artifact.gateway.config import EnginePriority
 from artifact.gateway.desk import Desk
 from artifact.gateway.engine_info import PriorityFlags
+from artifact.gateway.placement import marks
 from artifact.gateway.session import Call
 from artifact.gateway.wire import RawHeaders, parse_object
 
@@ -86,15 +87,17 @@ class EngineOrder:
         """As configured, else as the engine says, else the dialect's default."""
         return self.config.sign if self._low_first is None else 1 if self._low_first else -1
 
-    def mark(self, call: Call, path: str, body: bytes) -> tuple[RawHeaders, bytes]:
-        """Headers to add to the call, and its body with its marks in front."""
+    def mark(self, call: Call, path: str, body: bytes, elastic: bool = False) -> tuple[RawHeaders, bytes]:
+        """Headers to add to the call, and its body with its marks in front; `elastic`: decode computes all of it."""
         members: dict[str, object] = {}
         headers: RawHeaders = []
         if self.config.dialect != "none":
             members["priority"] = priority = self._priority(call)
             headers.append((b"x-vllm-priority", b"%d" % priority))
-        if self.config.hints:
-            members["custom_params"] = {**_own_custom_params(call, body), "basin": self._hint(call)}
+        if self.config.hints or elastic:
+            members["custom_params"] = {**_own_custom_params(call, body), "basin": self._hint(call, elastic)}
+        if elastic:
+            members |= marks()
         if members and path in _MARKED_PATHS and call.ask.is_object:
             body = with_members(body, members, replace=bool(call.ask.own_marks & members.keys()))
         return headers, body
@@ -107,12 +110,13 @@ class EngineOrder:
             self._waiting[call] = (key, self._sent, self._answers)
         return self.sign * _clamp(key * _PER_SECOND)
 
-    def _hint(self, call: Call) -> dict[str, object]:
+    def _hint(self, call: Call, elastic: bool) -> dict[str, object]:
         """As `artifact.lending.hints` reads it. The engine pins at prefill, before the turn is over: it gets the time
         that the policy wanted when the session's preceding turn ended."""
         session = call.session
         retain = bool(self.desk.ask(self.desk.policy.lending))
-        return {"session": session.id, "retain": retain, "pin_s": session.pin_s, "last": session.final}
+        hint = {"session": session.id, "retain": retain, "pin_s": session.pin_s, "last": session.final}
+        return {**hint, "elastic": True} if elastic else hint
 
     def answered(self, call: Call) -> None:
         """The engine has begun to answer a call."""

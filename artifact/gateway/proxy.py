@@ -11,6 +11,7 @@ from artifact.gateway.desk import Desk
 from artifact.gateway.identity import Identifier, Identity
 from artifact.gateway.lineage import ChurnDetector, Lineage, message_hashes
 from artifact.gateway.ordering import EngineOrder
+from artifact.gateway.placement import Placement
 from artifact.gateway.session import Call, Outcome, Stage
 from artifact.gateway.upstream import Upstream
 from artifact.gateway.usage import UsageReader
@@ -41,8 +42,10 @@ _DROP_RESPONSE = frozenset((b"date", b"server"))
 class Proxy:
     """Serves model calls (`call`) and everything else that belongs to the engine (`pass_through`)."""
 
-    def __init__(self, config: GatewayConfig, desk: Desk, upstream: Upstream, order: EngineOrder) -> None:
-        self.config, self.desk, self.upstream, self.order = config, desk, upstream, order
+    def __init__(
+        self, config: GatewayConfig, desk: Desk, upstream: Upstream, order: EngineOrder, placement: Placement
+    ) -> None:
+        self.config, self.desk, self.upstream, self.order, self.placement = config, desk, upstream, order, placement
         self.identifier = Identifier(config.identity)
         self.lineage = Lineage() if config.lineage else None
         self.churn = ChurnDetector()
@@ -135,9 +138,11 @@ class _Exchange:
 
     async def forward(self, body: bytes) -> None:
         call, desk = self.call, self.proxy.desk
-        marks, body = self.proxy.order.mark(call, self.scope["path"], body)
+        decode = self.proxy.placement.place(call, self.scope["path"])
+        marks, body = self.proxy.order.mark(call, self.scope["path"], body, elastic=decode is not None)
         headers = end_to_end(self.scope["headers"], _DROP_REQUEST) + marks
-        async with self.proxy.upstream.request("POST", _target(self.scope), headers, body) as response:
+        upstream = decode or self.proxy.upstream
+        async with upstream.request("POST", _target(self.scope), headers, body) as response:
             event_stream = response.content_type == "text/event-stream"
             if "Content-Encoding" not in response.headers:
                 self.reader = UsageReader(event_stream)
@@ -149,6 +154,7 @@ class _Exchange:
                     if call.stage is Stage.PASSED:
                         desk.first_byte(call)
                         self.proxy.order.answered(call)
+                        self.proxy.placement.over(call)
                     call.stuck_since_s = desk.now()
                     if self.reader is not None:
                         self.reader.feed(piece)
@@ -178,6 +184,7 @@ class _Exchange:
     def close(self) -> None:
         usage = self.reader.result() if self.reader is not None and self.outcome is not Outcome.FAILED else None
         self.proxy.order.forget(self.call)
+        self.proxy.placement.over(self.call)
         self.proxy.desk.close(self.call, self.outcome, usage, self.reader.events if self.reader is not None else 0)
 
 

@@ -60,8 +60,8 @@ def test_too_little_memory_and_busy_ports(python):
 
 def test_a_policy_that_is_not_run(python):
     deployment = load_deployment("h200-1p3d", interpreter={"path": str(python)})
-    (line,) = problems(deployment, "composition", FakeMachine(gpus=FOUR))
-    assert "does not run policy 'composition'" in line
+    (line,) = problems(deployment, "budgeter", FakeMachine(gpus=FOUR))
+    assert "does not run policy 'budgeter'" in line
 
 
 def test_the_interpreter_can_be_named_by_its_variable(python, monkeypatch):

@@ -93,6 +93,19 @@ def test_basins_engines_reserve_late_and_lend():
     assert not any("--enable-priority-scheduling" in command.words for command in found.values())
 
 
+@pytest.mark.parametrize("name", GPU)
+def test_crossflow_is_placed_by_the_gateway_and_computed_by_decode(name):
+    found = flat(load_deployment(name), "crossflow")
+    decodes = [command for name, command in found.items() if name.startswith("decode")]
+    assert decodes and all(parse(command.environment[VARIABLE]).features == {"elastic"} for command in decodes)
+    assert all("--disaggregation-decode-enable-radix-cache" in command.words for command in decodes)
+    assert {"--elastic", "--hints"} <= set(found["gateway"].words) and "--priority" not in found["gateway"].words
+    assert parse(found["decode-1"].environment[VARIABLE]).itl_slo_s == 0.05
+    both = flat(load_deployment(name), "composition")
+    assert parse(both["decode-1"].environment[VARIABLE]).features == {"order", "pin", "elastic"}
+    assert {"--elastic", "--hints", "--priority-low-first"} <= set(both["gateway"].words)
+
+
 def test_a_dry_run_is_shell_and_names_every_process():
     text = dry_run(planned(load_deployment("cpu-sglang-1p1d"), "basin"))
     for line in text.splitlines():
@@ -119,8 +132,8 @@ def test_a_pool_is_whole_blocks_and_expected():
 def test_errors_say_what_there_is(fake, tmp_path):
     with pytest.raises(ValueError, match=r"no deployment 'h300'.*cpu-vllm"):
         load_deployment("h300")
-    with pytest.raises(ValueError, match=r"does not run policy 'crossflow'.*elastic prefill"):
-        load_deployment("h200-1p3d").policy("crossflow")
+    with pytest.raises(ValueError, match=r"does not run policy 'crossflow': no engine for it"):
+        fake(unsupported={"crossflow": "no engine for it"}).policy("crossflow")
     with pytest.raises(ValueError, match=r"does not run policy 'magic': it runs none, hicache"):
         fake().policy("magic")
     path = tmp_path / "two.yaml"

@@ -4,6 +4,8 @@ import json
 import subprocess
 import time
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
@@ -83,6 +85,43 @@ def test_a_deployment_comes_up_serves_and_is_gone(name, policy):
     assert second["prompt_tokens_details"]["cached_tokens"] >= 640
     with pytest.raises(OSError):
         urllib.request.urlopen(f"{deployment.upstream}/health", timeout=5)
+
+
+def metric(url, name):
+    """A counter's value on a page, summed over its labels."""
+    with urllib.request.urlopen(f"{url}/metrics", timeout=30) as page:
+        lines = page.read().decode().splitlines()
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith((f"{name} ", f"{name}{{")))
+
+
+def answered(deployment, text):
+    """What the model says to a prompt."""
+    body = json.dumps(chat(deployment, text, 8)).encode()
+    headers = {"content-type": "application/json", "x-session-id": text[:8]}
+    request = urllib.request.Request(f"{deployment.gateway_url}/v1/chat/completions", body, headers)
+    with urllib.request.urlopen(request, timeout=240) as response:
+        return json.loads(response.read())["choices"][0]["message"]["content"]
+
+
+@pytest.mark.parametrize("policy", ["crossflow", "composition"])
+def test_calls_that_decode_computes_alone_get_the_answers_that_the_pair_gives(policy):
+    """One by one nobody waits for prefill, so the pair computes them; twelve at once are shared with decode."""
+    python("cpu-sglang-1p1d")
+    deployment = load_deployment("cpu-sglang-1p1d")
+    prompts = [f"{number:08d}" + chr(ord("a") + number) * 900 for number in range(12)]
+    with serving(deployment, policy) as running, running.gateway(policy):
+        decode = next(instance.url for instance in deployment.instances if instance.role == "decode")
+        alone = [answered(deployment, prompt) for prompt in prompts]
+        assert metric(deployment.gateway_url, "basin_elastic_calls_total") == 0
+        for instance in deployment.instances:
+            urllib.request.urlopen(urllib.request.Request(f"{instance.url}/flush_cache", method="POST"), timeout=60)
+        with ThreadPoolExecutor(len(prompts)) as pool:
+            together = list(pool.map(partial(answered, deployment), prompts))
+        placed = metric(deployment.gateway_url, "basin_elastic_calls_total")
+        assert 2 <= placed <= 10
+        assert metric(decode, "basin_elastic_requests_total") == placed
+        assert metric(decode, "basin_elastic_tokens_total") >= placed * 900
+    assert together == alone
 
 
 def test_an_engine_with_another_pool_than_the_files_is_not_used():

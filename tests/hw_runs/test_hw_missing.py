@@ -7,6 +7,8 @@ from artifact.reproduce.scenarios import trap_runs
 from hw_runs import missing
 from hw_runs.missing import record_missing
 
+PAIR = ("hicache", "crossflow")
+
 
 def test_a_machine_without_gpus_runs_nothing_and_says_why():
     said = []
@@ -18,7 +20,7 @@ def test_a_machine_without_gpus_runs_nothing_and_says_why():
     ("folder", "arms", "folders"),
     [
         ("h100-1p1d", ["none", "burst"], {"h100-1p1d/none/seed2", "h100-1p1d/burst/seed2"}),
-        ("policies", ["1p3d-gpu/hicache", "1p3d-gpu/crossflow"], {"policies/1p3d-gpu/hicache/seed2"}),
+        ("policies", [f"1p3d-gpu/{p}" for p in PAIR], {f"policies/1p3d-gpu/{p}/seed2" for p in PAIR}),
         ("rescue", ["anything"], set()),
     ],
 )

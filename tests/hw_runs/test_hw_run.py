@@ -129,16 +129,26 @@ def test_figures_4_to_6_run_the_scenarios_that_the_simulator_runs_and_save_where
     }
 
 
-def test_figure_12_compares_what_the_extension_can_do_and_says_what_it_cannot():
+def test_figure_12_compares_all_systems_of_the_paper():
     runs, left_out = runs_of(load_experiment("fig12"))
-    assert set(left_out) == {"crossflow", "composition"}
+    assert left_out == {}
     arms = {"/".join(run.folder.parts[1:3]) for run in runs}
-    assert arms == {f"{s}/{p}" for s in HARDWARE for p in PROTOTYPE_POLICIES if p not in left_out}
+    assert arms == {f"{s}/{p}" for s in HARDWARE for p in PROTOTYPE_POLICIES}
     tools = next(run for run in runs if "1p3d-tools3" in run.folder.parts)
     assert tools.scenario.load.duration_s == 9000 and tools.scenario.load.tool_time_scale == 3
     swe = next(run for run in runs if "swe" in run.folder.parts)
     assert swe.scenario.load.rate_per_min == 2.6 and swe.setting is None and swe.deployment == "h200-swe-pro"
     assert tools.setting == "1p3d-tools3", "its base load is a share of the critical rate"
+
+
+def test_what_a_deployment_says_it_does_not_run_is_left_out_with_its_reason(monkeypatch):
+    def without_continuum(name):
+        return load_deployment(name).model_copy(update={"unsupported": {"continuum": "no pins"}})
+
+    monkeypatch.setattr("hw_runs.experiment.load_deployment", without_continuum)
+    runs, left_out = runs_of(load_experiment("fig13"))
+    assert left_out == {"continuum": "no pins"}
+    assert {run.policy for run in runs} == set(PROTOTYPE_POLICIES) - {"continuum"}
 
 
 def test_the_effort_counts_engines_not_runs():

@@ -37,8 +37,8 @@ def test_a_dry_run_needs_no_gpu_and_starts_nothing():
 
 
 def test_what_cannot_be_served_ends_with_the_reasons(fake):
-    told = basin("h200-1p3d", "--policy", "crossflow", "--dry-run")
-    assert told.exit_code == 2 and "elastic prefill" in told.stderr
+    told = basin("h200-1p3d", "--policy", "budgeter", "--dry-run")
+    assert told.exit_code == 2 and "it runs none, hicache" in told.stderr
     told = basin(fake(file=True, host_gib=10_000), "--policy", "none")
     assert told.exit_code == 2 and "needs 10000" in " ".join(told.stderr.split())
 
