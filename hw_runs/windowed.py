@@ -86,7 +86,7 @@ def colocated_windows(run: Records, folder: Path, width_s: float, chunk_tokens: 
         raise ValueError(f"{folder}: the engine has no {STEPS}, which a colocated engine's fit needs")
     total = counted.groupby("time_s")["value"].sum()
     steps = np.diff(np.interp(edges, total.index.to_numpy(), total.to_numpy()))
-    prefill = share(calls["released"], calls["first"], edges)
+    prefill = share(prefill_began(calls), calls["first"], edges)
     decode = share(calls["first"], calls["finished"], edges)
     new, output = calls["new"].to_numpy(), calls["output"].to_numpy() - 1.0
     context = (calls["prompt"] + calls["output"] / 2).to_numpy()
@@ -103,6 +103,13 @@ def colocated_windows(run: Records, folder: Path, width_s: float, chunk_tokens: 
         }
     )
     return frame[frame["busy_s"] > 0].reset_index(drop=True)
+
+
+def prefill_began(calls: pd.DataFrame) -> pd.Series:
+    """When each call's prompt was begun by an engine that computes one after the other: once it was there and the
+    first token before its own was out."""
+    before = calls["first"].sort_values().shift(1, fill_value=-np.inf).reindex(calls.index)
+    return calls["released"].clip(lower=before)
 
 
 def transfer_windows(folder: Path, width_s: float) -> np.ndarray:

@@ -87,12 +87,12 @@ COSTS = {"calls": 0.02, "steps": 0.004, "requests": 0.001, "contexts": 2e-7, "ne
 
 
 def by_hand(count=80, seed=0):
-    """Calls on a colocated engine that never meet, so that their steps are known: chunks of 2,048, then one a token."""
+    """Calls on a colocated engine that never meet, so that their steps are known: chunks of 512, then one a token."""
     rng, now, rows, steps, said = np.random.default_rng(seed), 0.0, [], 0, []
     for i in range(count):
         prompt, output = int(rng.integers(500, 9000)), int(rng.integers(2, 60))
         new = int(rng.integers(50, prompt))
-        chunks, decoded = int(np.ceil(new / 2048)), output - 1
+        chunks, decoded = int(np.ceil(new / 512)), output - 1
         prefill = COSTS["calls"] + chunks * (COSTS["steps"] + COSTS["requests"])
         prefill += new * (COSTS["new"] + COSTS["positions"] * (prompt - new / 2))
         step = COSTS["steps"] + COSTS["requests"] + COSTS["contexts"] * (prompt + output / 2)
@@ -122,7 +122,7 @@ def test_the_costs_of_a_colocated_engine_are_found(tmp_path):
         assert values[name] == pytest.approx(COSTS[name], rel=0.05), name
     made = found.calibration
     assert made.kind == "colocated" and made.scheduler == "vllm"
-    assert (made.pool_tokens.value, made.chunk_tokens.value, made.max_running.value) == (80_000, 2048, 64)
+    assert (made.pool_tokens.value, made.chunk_tokens.value, made.max_running.value) == (80_000, 512, 64)
     path = tmp_path / "made.yaml"
     path.write_text(yaml.safe_dump(made.model_dump(mode="json")))
     assert any_calibration(str(path)) == made
