@@ -7,6 +7,9 @@ PROFILE ?= quick
 # Figures 1-6 of paper A and the heart of paper B; an empty FIGS runs every notebook (Figures 7-24 take much longer).
 FIGS ?= explore_trap fig01 fig02 fig03 fig04 fig05 fig06 b_fig1 b_fig5
 
+# The pins of the engine, by their one file.
+ENGINE = $(shell sed '/^\#/d' hw_runs/requirements-sglang-gpu.txt)
+
 .DEFAULT_GOAL := help
 .PHONY: help setup lock reproduce smoke test test-slow test-engine test-engine-sglang \
 	test-engine-vllm bench bench-gateway lint lab report claims claims-table environment setup-sglang-cpu setup-vllm-cpu clean \
@@ -122,19 +125,19 @@ $(VENV)-vllm/.ready: hw_runs/requirements-vllm-cpu.txt
 
 setup-sglang-cpu: setup $(VENV)-sglang/.ready  ## SGLang on the CPU, for the engine tests (about 3 GB)
 
-$(VENV)-sglang/.ready: hw_runs/requirements-sglang-cpu.txt
+$(VENV)-sglang/.ready: hw_runs/requirements-sglang-cpu.txt hw_runs/requirements-sglang-gpu.txt
 	$(PYTHON) -m venv $(VENV)-sglang
 	$(VENV)-sglang/bin/pip install --quiet --disable-pip-version-check -r $<
 	$(VENV)-sglang/bin/pip install --quiet --disable-pip-version-check --no-deps \
-		sglang==0.5.23 nixl==1.5.1 nixl-cu12==1.5.1 sglang-router==0.3.2
+		$(filter sglang% nixl%,$(ENGINE)) $(patsubst nixl==%,nixl-cu12==%,$(filter nixl==%,$(ENGINE)))
 	$(VENV)-sglang/bin/pip install --quiet --disable-pip-version-check --no-deps --editable . --editable tests/engine_support
 	@touch $@
 
 setup-sglang-gpu: setup $(VENV)-sglang-gpu/.ready  ## SGLang on a GPU node, for `basin serve` and `basin run-hw`
 
-$(VENV)-sglang-gpu/.ready: pyproject.toml
+$(VENV)-sglang-gpu/.ready: hw_runs/requirements-sglang-gpu.txt
 	$(PYTHON) -m venv $(VENV)-sglang-gpu
-	$(VENV)-sglang-gpu/bin/pip install --quiet --disable-pip-version-check sglang==0.5.23 nixl==1.5.1 sglang-router==0.3.2
+	$(VENV)-sglang-gpu/bin/pip install --quiet --disable-pip-version-check -r $<
 	$(VENV)-sglang-gpu/bin/pip install --quiet --disable-pip-version-check --no-deps --editable .
 	@touch $@
 

@@ -17,7 +17,7 @@ LOCK_HEADER = """\
 # Pinned CPU set: what `make setup` installs and what the CPU part of environment.yml lists.
 # Regenerate with `make lock`, from the direct dependencies in pyproject.toml.
 """
-GPU_PINS = ("torch==2.14.1", "triton==3.8.0", "sglang==0.5.23", "nixl==1.5.1")
+GPU_FILE = "hw_runs/requirements-sglang-gpu.txt"
 """What the engine extension and the kernels need beside a CUDA driver; pinned with the SGLang the extension fits."""
 GPU_MARK = "# ---- GPU part: needs a CUDA driver. Delete from here to the end on a machine without one. ----"
 CONDA = """\
@@ -47,13 +47,13 @@ def installed() -> str:
     return LOCK_HEADER + "".join(f"{names[n]}\n" for n in sorted(names) if n not in TOOLS)
 
 
-def conda(lock: str) -> str:
-    """`environment.yml` with the lock's pins as its CPU part."""
+def conda(lock: str, gpu: str) -> str:
+    """`environment.yml` with the lock's pins as its CPU part and the engine's as its GPU part."""
 
     def items(requirements: Iterable[str]) -> str:
         return "\n".join(f"      - {requirement}" for requirement in requirements)
 
-    return CONDA.format(cpu=items(pins(lock)), mark=GPU_MARK, gpu=items(GPU_PINS))
+    return CONDA.format(cpu=items(pins(lock)), mark=GPU_MARK, gpu=items(pins(gpu)))
 
 
 def _normal(name: str) -> str:
@@ -61,5 +61,6 @@ def _normal(name: str) -> str:
 
 
 if __name__ == "__main__":
-    lock_file: Path = repository_root() / "requirements.lock"
-    print({"lock": installed, "conda": lambda: conda(lock_file.read_text())}[sys.argv[1]](), end="")
+    root: Path = repository_root()
+    files = (root / "requirements.lock", root / GPU_FILE)
+    print({"lock": installed, "conda": lambda: conda(*(f.read_text() for f in files))}[sys.argv[1]](), end="")

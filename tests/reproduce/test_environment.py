@@ -4,7 +4,7 @@ import tomllib
 
 import yaml
 
-from artifact.reproduce.environment import GPU_MARK, GPU_PINS, conda, pins
+from artifact.reproduce.environment import GPU_FILE, GPU_MARK, conda, pins
 from artifact.reproduce.paths import repository_root
 
 ROOT = repository_root()
@@ -13,10 +13,10 @@ NAMED = ("jupyterlab", "papermill", "simpy", "numpy", "pandas", "matplotlib", "s
 
 
 def test_conda_environment_is_the_lock_plus_the_gpu_part() -> None:
-    lock = pins((ROOT / "requirements.lock").read_text())
+    lock, engine = ((ROOT / name).read_text() for name in ("requirements.lock", GPU_FILE))
     *_, pip_part = yaml.safe_load(CONDA)["dependencies"]
-    assert pip_part["pip"] == [*lock, *GPU_PINS]
-    assert conda((ROOT / "requirements.lock").read_text()) == CONDA
+    assert pip_part["pip"] == [*pins(lock), *pins(engine)]
+    assert conda(lock, engine) == CONDA
 
 
 def test_what_needs_cuda_stands_below_the_mark() -> None:
