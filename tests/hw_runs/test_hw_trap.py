@@ -133,7 +133,7 @@ def test_the_bars_by_hand(root):
     runs = trap_runs(root=root)
     by_arm = {arm: outcome(seeds[0], arm) for arm, seeds in runs.items()}
     assert {arm: o.met for arm, o in by_arm.items()} == {arm: arm != "admission-only" for arm in ARMS}
-    # from second 70 on all calls hit; their first tokens are half a second later: windows 70-75 and 75-80 are healthy
+    # from second 75 on all calls hit; their first tokens are half a second later: windows 75-80 and 80-85 are healthy
     assert by_arm["budgeter"].back_s == 25.0 and by_arm["admission-only"].back_s == np.inf
     assert np.isnan(by_arm["twin"].back_s)
     assert by_arm["burst"].hit_last == pytest.approx(0.2) and by_arm["burst"].ttft_last_s == 0.5
