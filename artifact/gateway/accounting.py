@@ -61,8 +61,9 @@ class Books:
             self.answered(prompt_tokens)
         self.streaming -= 1
 
-    def estimate_tokens(self, ask: Ask) -> int:
-        return max(1, round(ask.body_bytes * self.tokens_per_byte))
+    def estimate_tokens(self, ask: Ask, tokens_per_byte: float | None = None) -> int:
+        """From the body's length, by the session's own ratio where it is known."""
+        return max(1, round(ask.body_bytes * (tokens_per_byte or self.tokens_per_byte)))
 
     def enter(self, usage: Usage, ask: Ask) -> None:
         self.prompt_tokens += usage.prompt_tokens

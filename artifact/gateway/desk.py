@@ -64,8 +64,9 @@ class Desk:
         if self.waiting_calls >= self.limits.parked_calls:
             raise Refused(429, "saturated", "too many calls are waiting for admission", self.retry_after_s())
         now = self.now()
-        prompt_tokens = self.books.estimate_tokens(ask)
-        session = self.table.get(identity.id) or self._new_session(identity, ask, prompt_tokens, now)
+        known = self.table.get(identity.id)
+        prompt_tokens = self.books.estimate_tokens(ask, known.tokens_per_byte if known else None)
+        session = known or self._new_session(identity, ask, prompt_tokens, now)
         session.final = session.final or identity.final
         self.table.wake(session)
         call = Call(session, ask, prompt_tokens, now, stuck_since_s=now)
@@ -270,6 +271,7 @@ class Desk:
         session, ask = call.session, call.ask
         if usage is not None:
             self.books.enter(usage, ask)
+            session.counted(usage.prompt_tokens, ask.body_bytes)
             session.set_context(ask.head, usage.prompt_tokens + -(-usage.output_tokens // ask.n))
         elif outcome is Outcome.DONE:
             self.books.calls_without_usage += 1

@@ -59,6 +59,9 @@ class Session:
     turn_open: bool = False
     turns: int = 0
     peak_tokens: int = 0
+    tokens_per_byte: float | None = None
+    """Of the latest prompt that the engine has counted: code, prose and other languages differ by far more than a
+    session's prompts do."""
     pin_s: float = 0.0
     """What the policy wanted when the latest turn ended."""
     admitted_s: float | None = None
@@ -77,6 +80,11 @@ class Session:
 
     def context_of(self, head: int) -> int:
         return self._contexts.get(head, 0)
+
+    def counted(self, prompt_tokens: int, body_bytes: int) -> None:
+        """The engine's own count of a prompt whose body was this long; a count of zero says nothing."""
+        if prompt_tokens and body_bytes:
+            self.tokens_per_byte = prompt_tokens / body_bytes
 
     def set_context(self, head: int, tokens: int) -> None:
         """Of one conversation; the session's peak follows."""

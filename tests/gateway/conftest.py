@@ -27,6 +27,7 @@ class Door(Policy):
         self.suspend: set[str] = set()
         self.facts: list[tuple[str, str]] = []
         self.contexts: dict[str, int] = {}
+        self.prompts: dict[str, int] = {}
 
     def arrive(self, session: SessionFacts, now: float) -> None:
         super().arrive(session, now)
@@ -38,6 +39,7 @@ class Door(Policy):
 
     def turn(self, session_id: str, prompt_tokens: int, now: float) -> bool:
         self.facts.append(("turn", session_id))
+        self.prompts[session_id] = prompt_tokens
         return session_id not in self.suspend
 
     def call_done(self, session_id: str, context_tokens: int, now: float) -> None:

@@ -228,6 +228,16 @@ async def test_sub_agents_under_the_parents_id_add_their_context_and_a_compactio
     assert await call("main", 9_000) == 17_000  # compacted
 
 
+async def test_a_turn_is_estimated_by_what_the_sessions_own_bytes_made(stand) -> None:
+    """The engine here counts a token a byte, and another language's session has taught the gateway less than half."""
+    s = await stand()
+    for text in ("x" * 1000, "x" * 2000):
+        assert await s.status("a", system="the same conversation", messages=text) == 200
+        s.gateway.desk.books.tokens_per_byte = 0.4
+    counted = s.door.contexts["a"] - 5  # output tokens
+    assert counted > 2000 and s.door.prompts["a"] == counted
+
+
 async def test_n_choices_leave_one_of_them_in_the_context(stand) -> None:
     async def answer(request, send):
         await respond(send, b'{"usage": {"prompt_tokens": 100, "completion_tokens": 90}}')
