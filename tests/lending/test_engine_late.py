@@ -69,8 +69,31 @@ def test_retracted_requests_complete_and_their_reservations_return(pd, engines, 
     played = engines.play_all(pd, PRESSED[0], 10, *PRESSED[1:], tokens=LONG_TOKENS)
     assert [p.outputs for p in played] == expected
     assert pd.total("decode", "sglang:num_retracted_requests_total") > 0
+    assert pd.total("decode", "basin_retractions_while_lent_total") == 0
     pd.switch(lending=0)
-    assert pd.empties(**GONE)
+    assert pd.empties(decode="basin_lent_tokens") and pd.empties(**GONE)
+
+
+def test_memory_that_runs_out_is_taken_from_the_least_important(pd, finish_order):
+    """Each call that comes is more important than those before it: the first to come is retracted and ends last."""
+
+    def finished(first_token):
+        before = retracted()
+        calls = finish_order(lambda i, p: pd.generate([first_token + i] * 190, 120, priority=p), range(10, 0, -1))[0]
+        return calls, retracted() - before
+
+    def retracted():
+        return pd.total("decode", "sglang:num_retracted_requests_total")
+
+    ordered, taken = finished(860)
+    moved = pd.total("decode", "basin_reordered_queues_total", 'queue="decode_retracted"')
+    pd.switch(ordering=0)
+    plain, taken_plain = finished(880)
+    pd.switch(ordering=1)
+    print(f"{ordered} with {taken:.0f} retractions, queue reordered {moved:.0f} times; {plain} with {taken_plain:.0f}")
+    assert taken > 1 and taken_plain > 1 and moved > 0
+    assert ordered[-1] == 0 and ordered.index(9) < 5, ordered
+    assert plain.index(0) < 5, plain
 
 
 @pytest.fixture
