@@ -79,6 +79,7 @@ def show_text(words: Callable[[Runs], str], runs: Runs) -> Markdown:
 
 def show_table(rows: Callable[[Runs], pd.DataFrame], runs: Runs) -> pd.DataFrame | Markdown:
     """The table that `rows` makes of the runs, or that there are none."""
+    pd.set_option("display.max_colwidth", None)  # words are read whole
     lacking = missing(runs)
     return show_words(lacking) if lacking else rows(runs).round(2)
 

@@ -18,6 +18,7 @@ WITHOUT_CLAIMS = {
     "open_choices",
     "table1_mechanisms",
     "trap_on_cpu",
+    "first_aid",
     "compare_recovery",
     "escape_time",
 }
