@@ -52,7 +52,7 @@ test-slow: setup  ## long sweeps, notebooks, browsers; new examples for hypothes
 
 test-engine: setup-sglang-cpu  ## the SGLang extension and its kernels, on real engines on the CPU
 	$(VENV)-sglang/bin/python -m pytest -q -c /dev/null --rootdir . -p no:cacheprovider tests/kernels
-	$(BIN)/pytest -m "engine and not slow" tests/lending
+	$(BIN)/pytest -m engine tests/lending
 
 test-engine-sglang: setup-sglang-cpu  ## the gateway before SGLang 1P1D and its router, on the CPU
 	$(BIN)/pytest -m engine -s tests/gateway/test_gateway_engine_sglang.py

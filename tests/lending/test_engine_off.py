@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-pytestmark = [pytest.mark.engine, pytest.mark.slow]
+pytestmark = pytest.mark.engine
 
 PAIRS, SESSIONS, TURNS, FIRST = 12, 4, 3, 150
 FLAGS = {
