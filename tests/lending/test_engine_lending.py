@@ -68,7 +68,8 @@ def test_outputs_are_those_of_the_aggregated_engine_and_prefill_computes_half(pd
     pd.switch(lending=0)
     without = replay()
     pd.switch(lending=1)
-    print(f"computed tokens {lending:.0f} with lending, {without:.0f} without; fetched {fetched:.0f}")
+    print(f"{len(SESSIONS) * TURNS} calls: computed tokens {lending:.0f} with lending, {without:.0f} without")
+    print(f"fetched {fetched:.0f} tokens")
     assert fetched > 0 and pd.total("prefill", "basin_fetched_bytes_total") > 0
     assert pd.total("prefill", "basin_fetch_seconds_total") > 0
     assert lending <= 0.5 * without
@@ -93,6 +94,7 @@ def test_a_high_priority_call_overtakes_ten_queued_misses(pd, finish_order):
 
     finished, answered = finish_order(call(800), [9] * 10 + [1], gap_s=0.005)
     assert answered <= 4 and finished.index(10) <= answered + 3, (answered, finished)
+    assert pd.total("prefill", "basin_reordered_queues_total", 'queue="waiting"') > 0
     pd.switch(ordering=0)
     finished, answered = finish_order(call(801), [9] * 10 + [1], gap_s=0.005)
     assert answered <= 4 and finished.index(10) >= 8, (answered, finished)

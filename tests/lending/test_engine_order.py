@@ -34,10 +34,10 @@ def test_a_high_priority_call_overtakes_ten_in_front_of_it(pd, ordered_by):
     assert answered <= 5 and ordered.index(10) <= answered + 4, (answered, ordered)
     moved = {
         queue: sum(e.metrics(f'queue="{queue}"').get("basin_reordered_queues_total", 0) for e in pd.engines)
-        for queue in ("prefill_bootstrap", "waiting", "decode_prealloc", "decode_prebuilt", "decode_retracted")
+        for queue in ("prefill_bootstrap", "decode_prealloc", "decode_prebuilt")
     }
     print(ordered, moved)
-    assert moved["prefill_bootstrap"] + moved["waiting"] > 0 and moved["decode_prealloc"] > 0, moved
+    assert min(moved.values()) > 0, moved
 
 
 def test_equal_priorities_keep_their_arrival_order(pd, ordered_by):
