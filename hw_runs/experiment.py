@@ -21,6 +21,8 @@ FOLDER = Path(__file__).parent / "experiments"
 SEEDS = 1
 """Of a hardware experiment: the papers show one run each."""
 RAMP_POLICY = "session-cap"
+PROFILE = "profile.json"
+"""Beside a deployment's results, once its ramps are recorded."""
 
 
 class _Part(BaseModel):
@@ -116,6 +118,11 @@ class Planned:
 def results_root(root: Path | None = None) -> Path:
     """Where real runs lie, below this repository's root or another."""
     return (root or repository_root()) / "hw_runs" / "results"
+
+
+def shipped_root(root: Path | None = None) -> Path:
+    """Where the real runs on a CPU lie that come with the artifact, laid out as those of `results_root`."""
+    return (root or repository_root()) / "hw_runs" / "recorded"
 
 
 def load_experiment(name_or_path: str) -> Experiment:

@@ -5,16 +5,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
 import yaml
 
+from artifact.control.policy import Policy, Signals
+from artifact.control.profile import DeploymentProfile, load_profile
+from artifact.gateway.policies import NEUTRAL, PolicyMaker
 from artifact.metrics import duration_s, goodput, hit_rate
 from artifact.records.schema import Records
-from hw_runs.laptop import workload_file
+from hw_runs.experiment import PROFILE, results_root
+from hw_runs.laptop import trajectories, workload_file
 from sim.calibration.model import Calibration, ColocatedCalibration
+from sim.engine.kinds import capacities_of
 from sim.fit import with_values
-from sim.run import run
-from sim.scenario import Scenario
+from sim.run import Simulation
+from sim.scenario import PolicyChoice, Scenario
 
 HEALTHY, COLLAPSED = 0.8, 0.45
 """Hit rates of health (at least) and of collapse (at most), over the last third of a run."""
@@ -42,7 +48,27 @@ def predicted(measured: Records, calibration: Calibration | ColocatedCalibration
         path.write_text(yaml.safe_dump(_with_capacities(calibration, measured, scenario).model_dump(mode="json")))
         deployment = scenario.deployment.model_copy(update={"calibration": str(path)})
         load = scenario.load.model_copy(update={"workload": workload_file(scenario.load.workload)})
-        return run(scenario.model_copy(update={"deployment": deployment, "load": load}))
+        same = scenario.model_copy(update={"deployment": deployment, "load": load, "policy": _known(scenario.policy)})
+        return Simulation(same, _at_the_gateway(scenario, same, measured.meta["deployment"]["name"])).finish()
+
+
+def _known(choice: PolicyChoice) -> PolicyChoice:
+    """Its name is one that the simulator knows; the gateway's `none` controls nothing."""
+    return choice if choice.name != NEUTRAL else PolicyChoice(from_s=choice.from_s)
+
+
+def _at_the_gateway(scenario: Scenario, simulated: Scenario, deployment: str) -> Policy:
+    """The run's policy with what a gateway has for it, which is less than what a simulation has: the deployment's
+    profile where its ramps are recorded, else none, and the typical peak of the sessions that it has seen end."""
+    path = results_root() / deployment / PROFILE
+    peaks = [max(t.prompt_tokens) for t in trajectories(scenario.load.workload)]
+    typical = float(np.exp(np.log(peaks).mean()))
+    make = PolicyMaker(
+        profile=load_profile(path) if path.is_file() else DeploymentProfile(),
+        capacities=capacities_of(simulated.deployment),
+        predict=lambda session: max(typical, session.first_prompt_tokens),
+    )
+    return make(scenario.policy.name, dict(scenario.policy.parameters), Signals())
 
 
 def compare(runs: Sequence[tuple[Path, Records]], calibration: Calibration | ColocatedCalibration) -> pd.DataFrame:

@@ -21,7 +21,7 @@ from artifact.workload.plan import Unloaded, plan_sessions
 from hw_runs import provenance
 from hw_runs.checks import Machine, problems
 from hw_runs.deployment import Deployment, load_deployment
-from hw_runs.experiment import Planned, results_root
+from hw_runs.experiment import PROFILE, Planned, results_root
 from hw_runs.laptop import trajectories
 from hw_runs.processes import NotReady
 from hw_runs.ramp import ladder, populations, profile_of, supply
@@ -35,7 +35,6 @@ from sim.engine.costs import Costs, unloaded_duration
 
 DRAIN_S = 120.0
 """For an engine to drop what the last run left behind."""
-PROFILE = "profile.json"
 TEXT_TOKENS = (500, 2500)
 LENGTH_TOLERANCE = 0.03
 

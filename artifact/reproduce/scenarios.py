@@ -110,13 +110,18 @@ def on_hardware(deployment: str, names: Sequence[str], seeds: Iterable[int] | No
 
 
 def recorded(
-    deployment: str, names: Sequence[str], seeds: Iterable[int] | None = None, root: Path | None = None
+    deployment: str,
+    names: Sequence[str],
+    seeds: Iterable[int] | None = None,
+    root: Path | None = None,
+    shelf: str = "results",
 ) -> Runs:
-    """Real runs, from `hw_runs/results/<deployment>/<arm>/seed<k>/` (the tables of `Records.save`).
+    """Real runs, from `hw_runs/<shelf>/<deployment>/<arm>/seed<k>/` (the tables of `Records.save`). The shelf is
+    `results`, of this machine, or `recorded`, what comes with the artifact.
 
     The seeds are those that every arm with any run has, so that arms stay paired, of `seeds` only if given. An arm
     without a run is an empty list."""
-    folder = (root or repository_root()) / "hw_runs" / "results" / deployment
+    folder = (root or repository_root()) / "hw_runs" / shelf / deployment
     found = {name: _by_seed(folder / name) for name in names}
     wanted = [set(paths) for paths in found.values() if paths] + ([set(seeds)] if seeds is not None else [])
     common = sorted(set.intersection(*wanted)) if wanted else []
