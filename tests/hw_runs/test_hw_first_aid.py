@@ -12,7 +12,8 @@ from artifact.control.parameters import BasinParameters
 from artifact.control.policy import Signals
 from artifact.gateway.policies import PolicyMaker
 from artifact.records.schema import Records
-from hw_runs import first_aid
+from artifact.reproduce.paths import repository_root
+from hw_runs import first_aid, first_aid_view
 from hw_runs.trap import ARMS, CONTROL_S
 from sim.risk.assess import assess
 from sim.risk.question import UsageError
@@ -87,11 +88,11 @@ def test_the_answer_finds_the_cliff_and_the_burst_beyond_the_tipping_point(runs)
     assert small.cliff_tokens == pytest.approx(CLIFF, rel=0.1) and small.load.state == "vulnerable"
     assert large.cliff_tokens == pytest.approx(4 * small.cliff_tokens)
     assert 28 < small.load.tipping_sessions < 38 < large.load.tipping_sessions
-    words = first_aid.risk_findings(runs)
-    assert "**burst**, seed 0: up to 40 active sessions, beyond the tipping point" in words
-    assert "**burst, pool ×4**, seed 0: up to 34 active sessions, within the tipping point" in words
+    words = first_aid_view.risk_findings(runs)
+    assert "**burst**, seed 0: up to 39.6 active sessions, beyond the tipping point" in words
+    assert "**burst, pool ×4**, seed 0: up to 34.0 active sessions, within the tipping point" in words
     assert words.count("did not collapse for good") == 1
-    assert "vulnerable" not in first_aid.told(runs) and "tips beyond about" in first_aid.told(runs)
+    assert "vulnerable" not in first_aid_view.told(runs) and "tips beyond about" in first_aid_view.told(runs)
 
 
 def test_without_a_collapse_there_is_no_cliff_to_measure(runs):
@@ -106,10 +107,10 @@ def test_alarms_ring_in_the_run_that_traps_and_in_no_other(runs):
     assert working_set <= 40.0 and working_set < hits
     run = runs["burst"][0]
     # the mean of seconds 25 to 29 is 32.1 sessions, just beyond: the second window in a row ends at 35
-    assert first_aid.alarm_s(run, CLIFF)["working set beyond the cliff"] == 35.0
+    assert first_aid.alarm_s(run, CLIFF / first_aid.NEAR)[first_aid.NEAR_CLIFF] == 35.0
     # calls from second 27 on miss and get their first tokens 12 s later, from 39 on: windows 35-40 and 40-45
     assert (hits, collapsed) == (45.0, 35.0)
-    assert first_aid.alarm_s(run, 200_000)["working set beyond the cliff"] == np.inf
+    assert first_aid.alarm_s(run, 200_000)[first_aid.NEAR_CLIFF] == np.inf
 
 
 def test_the_dashboard_is_read_at_the_time_of_the_alarm(runs, monkeypatch):
@@ -120,27 +121,27 @@ def test_the_dashboard_is_read_at_the_time_of_the_alarm(runs, monkeypatch):
         told = {"time_s": time_s, "kv_usage": 0.3, "waiting": np.where(time_s > 60, late, 3.0), "utilisation": 1.5}
         return pd.DataFrame(told)
 
-    monkeypatch.setattr(first_aid, "signals", signals)
-    words = first_aid.dashboard_findings(runs)
+    monkeypatch.setattr(first_aid_view, "signals", signals)
+    words = first_aid_view.dashboard_findings(runs)
     assert "reached 0.30 at most: an alarm at 0.9 would never have rung" in words
     assert "**Queue length** had been 3.0 at most when the working set rang, 3.0 in the burst" in words
     full = first_aid.KV_ALARM
-    monkeypatch.setattr(first_aid, "signals", lambda *a: signals(*a).assign(kv_usage=full))
-    assert "would have rung at second 0" in first_aid.dashboard_findings(runs)
+    monkeypatch.setattr(first_aid_view, "signals", lambda *a: signals(*a).assign(kv_usage=full))
+    assert "would have rung at second 0" in first_aid_view.dashboard_findings(runs)
 
 
 def test_the_cheapest_control_that_works_is_named(runs):
     table = first_aid.aids(runs)
     assert list(table.index) == ["admission only", "the budgeter", "Basin", "Basin, suspending"]
     assert list(table["healthy within a minute"]) == ["0 of 1", "1 of 1", "0 of 1", "1 of 1"]
-    words = first_aid.aid_findings(runs)
+    words = first_aid_view.aid_findings(runs)
     assert "under the budgeter from then on" in words and "had collapsed: admission only, Basin." in words
     none = {arm: seeds for arm, seeds in runs.items() if arm not in ("budgeter", "basin-suspend")}
-    assert "None of the controls" in first_aid.aid_findings(none)
+    assert "None of the controls" in first_aid_view.aid_findings(none)
 
 
 def test_the_orders_are_policies_that_the_gateway_takes(runs):
-    text = first_aid.orders(runs)
+    text = first_aid_view.orders(runs)
     bodies = [json.loads(line.split("-d '")[1].rstrip("'")) for line in text.splitlines() if line.startswith("curl")]
     assert [body["policy"] for body in bodies] == ["admission-only", "budgeter"]
     cliff = first_aid.risk(runs)["twin"].cliff_sessions
@@ -161,12 +162,17 @@ def test_lending_moves_the_cliff_by_what_decode_leaves_idle(runs):
     assert left == 0, "decode needs all of it itself"
     with pytest.raises(ValueError, match="in_service"):
         first_aid.lent(asked.model_copy(update={"in_service": None}))
-    assert "no idle decode memory to lend" in first_aid.lending_findings(runs)
+    assert "no idle decode memory to lend" in first_aid_view.lending_findings(runs)
     assert assess(asked).cliff_tokens == found.without.cliff_tokens
 
 
 def test_the_picture_shows_the_watched_runs_against_the_alarms(runs):
-    _, drawn = first_aid.figure_watch(runs)
+    _, drawn = first_aid_view.figure_watch(runs)
     assert set(drawn["arm"]) == set(first_aid.WATCHED)
     top = drawn[drawn["panel"] == "a"].groupby("arm")["median"].max()
     assert top["burst"] > 1 > top["large-pool"] and top["twin"] < 0.5
+
+
+def test_the_alarm_is_the_one_that_the_gateways_alert_rules_ring():
+    rules = (repository_root() / "artifact/gateway/operations/alerts.yml").read_text()
+    assert f"basin_working_set_tokens > {first_aid.NEAR} * basin_cliff_tokens" in rules
