@@ -4,129 +4,24 @@ Gateway, stub and clients run in one event loop whose clock leaps over waiting, 
 busy machine changes nothing; one run shows that three processes on the real clock, accelerated, come to the same.
 """
 
-import asyncio
-import multiprocessing
-import os
-import socket
-from collections.abc import Coroutine
-from dataclasses import replace
 from functools import lru_cache
-from typing import Any
 
-import aiohttp
 import numpy as np
 import pytest
-import uvicorn
-from fake_upstream import serving
-from leaping_clock import LeapingLoop
+from side_by_side import MILD, in_three_processes, scenario, through_the_gateway
 
-from artifact.control.policy import Policy, SessionFacts, Signals
-from artifact.gateway.app import Gateway
-from artifact.gateway.config import Engine, EnginePriority, GatewayConfig
-from artifact.gateway.policies import NEUTRAL
-from artifact.gateway.server import GatewayServer
+from artifact.baselines.registry import POLICIES as REGISTRY
+from artifact.control.policy import Signals
 from artifact.metrics.sessions import goodput
 from artifact.metrics.states import EndState, end_state
 from artifact.records.schema import Records
-from artifact.workload.load import Load, PlannedSession, Surge
-from hw_runs.replay import Switch, Target, replaying
-from hw_runs.replay_cli import provenance
-from hw_runs.stub_engine import StubEngine
-from hw_runs.stub_engine_model import SimulatedEngine
 from sim.policies import scenario_policy
 from sim.run import Simulation
-from sim.scenario import Deployment, PolicyChoice, Scenario
+from sim.scenario import Scenario
 
-SPEED = float(os.environ.get("BASIN_STUB_SPEED", "20"))  # a call's real milliseconds count this many times
 MOST_LATE_S = 0.25
 """Of the plan's time; every hop of a call is late like this. In the simulator, half a second more a call costs the
 session cap, which is always full, 6% of its goodput."""
-BYTES_PER_TOKEN = 1  # keeps the loopback traffic small
-HEAD = 7000
-MILD = 2.0
-"""A surge out of which the pair comes without control."""
-
-
-def scenario(policy: str, seed: int, duration_s: float = 4200.0, factor: float = MILD) -> Scenario:
-    """The H100 pair with a multiplied load from minute 5 to 15, and then as long as telling the end state takes."""
-    load = Load(rate_per_min=2.6, duration_s=duration_s, surges=(Surge(start_s=300, end_s=900, factor=factor),))
-    return Scenario(deployment=Deployment(calibration="h100"), load=load, policy=PolicyChoice(name=policy), seed=seed)
-
-
-def plans(simulation: Simulation) -> list[PlannedSession]:
-    return [session.plan for session in simulation.driver.sessions.values()]
-
-
-def told_exactly(policy: Policy, of: Scenario) -> Policy:
-    """Peaks are cross-fitted to trajectories, known by task and exact length, which the gateway can but estimate."""
-    known = {plan.id: plan.trajectory for plan in plans(Simulation(of))}
-    arrive, adopt = policy.arrive, policy.adopt
-
-    def exact(facts: SessionFacts) -> SessionFacts:
-        trajectory = known[facts.id]
-        return replace(facts, first_prompt_tokens=trajectory.prompt_tokens[0], task_text=trajectory.task_text)
-
-    policy.arrive = lambda facts, now: arrive(exact(facts), now)  # type: ignore[method-assign]
-    policy.adopt = lambda facts, *rest: adopt(exact(facts), *rest)  # type: ignore[method-assign]
-    return policy
-
-
-def stub(late: bool, speed: float) -> StubEngine:
-    deployment = Deployment(calibration="h100", reserve_at="prefill_end" if late else "arrival")
-    return StubEngine(SimulatedEngine(deployment, HEAD), speed, BYTES_PER_TOKEN)
-
-
-def gateway(upstream: str, of: Scenario, speed: float) -> Gateway:
-    """Neutral until the replay client, whose clock then starts, puts the scenario's policy in charge."""
-    config = GatewayConfig(
-        upstream=upstream,
-        engines=(Engine(url=upstream + "/prefill", role="prefill"), Engine(url=upstream + "/decode", role="decode")),
-        priority=EnginePriority(dialect="sglang", hints=True),
-        admin_token="t",
-        tokens_per_byte=1 / BYTES_PER_TOKEN,
-        time_scale=speed,
-    )
-
-    def made(name: str, options: dict[str, Any], latest: Signals) -> Policy:
-        return Policy() if name == NEUTRAL else told_exactly(scenario_policy(of), of)
-
-    return Gateway(config, made)
-
-
-def replayed(simulation: Simulation, url: str, upstream: str, speed: float) -> Coroutine[Any, Any, Records]:
-    of = simulation.scenario
-    target = Target(
-        url,
-        speed=speed,
-        bytes_per_token=BYTES_PER_TOKEN,
-        admin_token="t",
-        preload_url=upstream,
-        switches=(Switch(0.0, of.policy.name),),
-    )
-    return replaying(
-        plans(simulation),
-        target,
-        of.load.duration_s,
-        meta={"source": "stub", **provenance(of)},
-        unloaded_s=lambda p: simulation.unloaded(p.trajectory, p.first_call),
-    )
-
-
-def through_the_gateway(of: Scenario) -> Records:
-    """All in one loop with a leaping clock."""
-    simulation = Simulation(of)
-
-    async def run() -> Records:
-        async with (
-            serving(stub(simulation.engine.late, 1.0)) as upstream,
-            serving(gateway(upstream, of, 1.0), "on") as url,
-        ):
-            return await replayed(simulation, url, upstream, 1.0)
-
-    with asyncio.Runner(loop_factory=LeapingLoop) as runner:
-        records = runner.run(run())
-    assert not records.meta["errors"]
-    return records
 
 
 @lru_cache
@@ -149,14 +44,32 @@ POLICIES = (
     "basin",
     "session-cap",
     "thunderagent",
+    "thunderagent-router",
     "continuum",
+    "crossflow",
     "budgeter",
-    "adaptive-cap",
     "admission-only",
     "composition",
+    "basin-suspend",
 )
+ON_AN_EDGE = (
+    ("concur", MILD),
+    ("latency-aimd", MILD),
+    ("adaptive-cap", MILD),
+    ("concur", None),
+    ("basin", None),
+)
+"""Policies that act when a reading crosses a threshold, and the surge's factor; None: one that traps."""
 SEEDS = (1, 2, 3)
 PHASES = np.arange(0.25, 5.0, 0.25)
+SIZES = np.arange(-90, 91, 10)
+"""Tokens; a gateway estimates a turn's prompt from the body's length, here mostly to within these."""
+
+
+def test_every_policy_that_a_gateway_can_run_is_compared() -> None:
+    """Basin's ablations and predictors are the same code with one part left out or another number put in."""
+    variants = {name for name in REGISTRY if name.startswith("basin-") and name != "basin-suspend"}
+    assert {*POLICIES, *(name for name, _ in ON_AN_EDGE)} == set(REGISTRY) - variants
 
 
 def test_the_first_calls_come_when_the_simulator_says() -> None:
@@ -194,6 +107,14 @@ def test_where_a_surge_traps_the_uncontrolled_it_is_the_same(policy: str) -> Non
     assert end_state(records) == end_state(ours)
 
 
+def resized(of: Scenario, tokens: int) -> Records:
+    """The simulation with every prompt taken to be so much longer than it is when its turn is decided."""
+    controller = scenario_policy(of)
+    turn = controller.turn
+    controller.turn = lambda session, prompt, now: turn(session, prompt + tokens, now)  # type: ignore[method-assign]
+    return Simulation(of, controller).finish()
+
+
 def shifted(of: Scenario, phase_s: float) -> Records:
     """The simulation with the controller looking `phase_s` after the whole multiples of its interval."""
     controller = scenario_policy(of)
@@ -208,77 +129,39 @@ def shifted(of: Scenario, phase_s: float) -> Records:
     return Simulation(of, controller).finish()
 
 
+def nearly(of: Scenario) -> list[Records]:
+    """The simulation over what a gateway cannot have exactly as the simulator has it: the size of the next prompt for
+    a cap that is a share of the mean size, the moment of looking for all others."""
+    if of.policy.name == "adaptive-cap":
+        return [resized(of, int(tokens)) for tokens in SIZES]
+    return [shifted(of, phase_s) for phase_s in PHASES]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("policy", "trapping"), [("concur", False), ("latency-aimd", False), ("concur", True), ("basin", True)]
-)
-def test_where_the_moment_of_looking_decides_the_means_agree(policy: str, trapping: bool) -> None:
-    """A reading taken seconds earlier moves a cut of the window or the start of an order, and with it all that
-    follows, so a single run says little: the simulator's own goodput spreads by more than the bar when only the phase
-    of its controller changes. Every run must end as one of the simulator's does and lie where they lie, give or take
-    the bar, and the means over seeds must agree within it."""
-    factor = trapping_factor() if trapping else MILD
+@pytest.mark.parametrize(("policy", "factor"), ON_AN_EDGE)
+def test_on_an_edge_the_means_agree(policy: str, factor: float | None) -> None:
+    """A reading taken seconds earlier moves a cut of the window or the start of an order; twenty tokens more in a
+    prompt of 25,000 move the mean across the size at which one session more fits; and with that all that follows. So a
+    single run says little: the simulator's own goodput spreads by more than the bar when only these change. Every run
+    must end as one of the simulator's does and lie where they lie, give or take the bar, and the means over seeds must
+    agree within it."""
+    factor = factor or trapping_factor()
     through, means = [], []
     for seed in SEEDS:
         of = scenario(policy, seed, factor=factor)
-        runs = [shifted(of, phase_s) for phase_s in PHASES]
-        by_phase = [goodput(run) for run in runs]
+        runs = nearly(of)
+        simulated_goodputs = [goodput(run) for run in runs]
         ends = {end_state(run) for run in runs}
         records = through_the_gateway(of)
         found = f"{policy} x{factor:g}, seed {seed}: {goodput(records):.1f} {end_state(records)} through the gateway, "
-        found += f"{min(by_phase):.1f} to {max(by_phase):.1f} {', '.join(sorted(ends))} simulated"
+        found += f"{min(simulated_goodputs):.1f} to {max(simulated_goodputs):.1f} {', '.join(sorted(ends))} simulated"
         print(found)
         assert end_state(records) in ends, found
-        assert 0.92 * min(by_phase) <= goodput(records) <= 1.08 * max(by_phase), found
+        assert 0.92 * min(simulated_goodputs) <= goodput(records) <= 1.08 * max(simulated_goodputs), found
         through.append(goodput(records))
-        means.append(np.mean(by_phase))
+        means.append(np.mean(simulated_goodputs))
     print(f"{policy} x{factor:g}: {np.mean(through):.1f} through the gateway, {np.mean(means):.1f} simulated")
     assert np.mean(through) == pytest.approx(np.mean(means), rel=0.08)
-
-
-# On the real clock ---------------------------------------------------------------------------------------------
-def run_stub(port: int, late: bool) -> None:
-    uvicorn.run(stub(late, SPEED), host="127.0.0.1", port=port, lifespan="off", log_level="error", ws="none")
-
-
-def run_gateway(port: int, upstream: str, of: Scenario) -> None:
-    GatewayServer(gateway(upstream, of, SPEED), "127.0.0.1", port).run()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
-
-
-async def answers(url: str) -> None:
-    async with aiohttp.ClientSession() as client:
-        for _ in range(600):
-            try:
-                async with client.get(url):
-                    return
-            except aiohttp.ClientError:
-                await asyncio.sleep(0.1)
-    raise AssertionError(f"{url} did not come up")
-
-
-def in_three_processes(of: Scenario) -> Records:
-    simulation = Simulation(of)
-    stub_port, port = free_port(), free_port()
-    upstream, url = f"http://127.0.0.1:{stub_port}", f"http://127.0.0.1:{port}"
-    context = multiprocessing.get_context("spawn")
-    servers = [
-        context.Process(target=run_stub, args=(stub_port, simulation.engine.late), daemon=True),
-        context.Process(target=run_gateway, args=(port, upstream, of), daemon=True),
-    ]
-    try:
-        for server, base in zip(servers, (upstream, url), strict=True):
-            server.start()
-            asyncio.run(answers(base + "/health"))
-        return asyncio.run(replayed(simulation, url, upstream, SPEED))
-    finally:
-        for server in servers:
-            server.terminate()
-            server.join(20)
 
 
 @pytest.mark.slow
