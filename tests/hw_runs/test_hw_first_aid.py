@@ -11,10 +11,12 @@ from artifact.control.capacity import Capacities
 from artifact.control.parameters import BasinParameters
 from artifact.control.policy import Signals
 from artifact.gateway.policies import PolicyMaker
+from artifact.metrics import windows
 from artifact.records.schema import Records
 from artifact.reproduce.paths import repository_root
+from artifact.reproduce.scenarios import recorded
 from hw_runs import first_aid, first_aid_view
-from hw_runs.trap import ARMS, CONTROL_S
+from hw_runs.trap import ARMS, CONTROL_S, FOLDER
 from sim.risk.assess import assess
 from sim.risk.question import UsageError
 
@@ -176,3 +178,18 @@ def test_the_picture_shows_the_watched_runs_against_the_alarms(runs):
 def test_the_alarm_is_the_one_that_the_gateways_alert_rules_ring():
     rules = (repository_root() / "artifact/gateway/operations/alerts.yml").read_text()
     assert f"basin_working_set_tokens > {first_aid.NEAR} * basin_cliff_tokens" in rules
+
+
+def test_on_the_real_runs_that_come_with_the_artifact():
+    """vLLM on one core: the model places the burst beyond the tipping point, and the alarm rings in that run alone."""
+    real = recorded(FOLDER, list(ARMS), shelf="recorded")
+    answers = first_aid.risk(real)
+    assert all(run.meta["source"] == "hw" for runs in real.values() for run in runs)
+    most = windows(real["burst"][0], 5.0).query("end_s <= @CONTROL_S")["active_sessions"].max()
+    assert answers["twin"].load.stable_sessions < 15 < answers["twin"].load.tipping_sessions < most + 1
+    assert answers["large-pool"].load.tipping_sessions > 2 * most
+    table = first_aid.alarms(real)
+    assert table.loc["burst", first_aid.NEAR_CLIFF] < table.loc["burst", "collapsed"] < np.inf
+    assert table.loc[["no burst", "burst, pool ×4"]].isin([np.inf]).all(axis=None)
+    assert "would never have rung" in first_aid_view.dashboard_findings(real, repository_root())
+    assert "under the budgeter from then on" in first_aid_view.aid_findings(real)
