@@ -202,8 +202,8 @@ def _renamed(c: Calibration, deployment: Deployment, runs: Runs, sources: Mappin
 
 def _names(runs: Runs) -> str:
     """Where the runs lie, below the repository."""
-    root = repository_root()
-    return ", ".join(str(path.relative_to(root)) if path.is_relative_to(root) else path.name for path, _ in runs)
+    root, paths = repository_root(), [path.resolve() for path, _ in runs]
+    return ", ".join(str(path.relative_to(root)) if path.is_relative_to(root) else path.name for path in paths)
 
 
 def _stack(frames: Sequence[Any]) -> dict[str, np.ndarray]:

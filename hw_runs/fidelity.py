@@ -49,7 +49,10 @@ def predicted(measured: Records, calibration: Calibration | ColocatedCalibration
         deployment = scenario.deployment.model_copy(update={"calibration": str(path)})
         load = scenario.load.model_copy(update={"workload": workload_file(scenario.load.workload)})
         same = scenario.model_copy(update={"deployment": deployment, "load": load, "policy": _known(scenario.policy)})
-        return Simulation(same, _at_the_gateway(scenario, same, measured.meta["deployment"]["name"])).finish()
+        simulation = Simulation(same, _at_the_gateway(scenario, same, measured.meta["deployment"]["name"]))
+        # A real engine's request keeps the priority that it came with; those sent before the policy ordered go first.
+        simulation.engine.reorder = lambda key: None  # type: ignore[method-assign]
+        return simulation.finish()
 
 
 def _known(choice: PolicyChoice) -> PolicyChoice:

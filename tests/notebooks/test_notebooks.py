@@ -19,6 +19,7 @@ WITHOUT_CLAIMS = {
     "table1_mechanisms",
     "trap_on_cpu",
     "first_aid",
+    "fidelity_cpu",
     "compare_recovery",
     "escape_time",
 }
