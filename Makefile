@@ -66,7 +66,8 @@ test-gateway-aiperf: setup $(VENV)-aiperf/.ready  ## the gateway driven by AIPer
 test-engine-hw: setup-vllm-cpu setup-sglang-cpu  ## deployments, runs and the trap, on real engines on the CPU
 	$(BIN)/pytest -m engine -s tests/hw_runs
 
-trap: setup-vllm-cpu  ## the trap and three ways out of it, on a real engine on this CPU (15 minutes)
+trap:  ## the trap and three ways out of it, on a real engine on this CPU (15 minutes)
+	@$(MAKE) --jobs 2 setup-vllm-cpu
 	mkdir -p build
 	$(BIN)/papermill notebooks/trap_on_cpu.ipynb build/trap_on_cpu.ipynb -p source hw --log-output
 

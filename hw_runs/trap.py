@@ -31,7 +31,7 @@ MISS_S = 0.55
 RATE_PER_S, BURST_SESSIONS = 0.28, 20
 BURST_S = (20.0, 28.0)
 CONTROL_S = 55.0
-SHORT_S, LONG_S = 70.0, 120.0
+SHORT_S, LONG_S = 60.0, 115.0
 """Of runs that stay healthy, and of the others: a control has a minute."""
 SAMPLE_S = 1.0
 SLOWEST, FASTEST = 0.45, 3.0

@@ -27,7 +27,7 @@ from artifact.reproduce.figures import (
 from artifact.reproduce.scenarios import recorded
 from hw_runs.experiment import results_root, shipped_root
 from hw_runs.scrape import CPU_SECONDS, load_engines
-from hw_runs.trap import ARMS, BURST_S, CONTROL_S, CONTROLS, FOLDER, SIX
+from hw_runs.trap import ARMS, BURST_S, CONTROL_S, CONTROLS, FOLDER, LONG_S, SIX
 
 Runs = Mapping[str, Sequence[Records]]
 
@@ -246,10 +246,10 @@ def findings(runs: Runs) -> str:
             words += f", {group['waiting_at_door'].median():.0f} sessions still waiting at the gate in the end"
         else:
             words += f" ({met} as expected)"
-        parts.append(
-            f"{words}; {group['calls_after'].median():.0f} calls and "
-            f"{group['completed'].median():.0f} sessions done after second {CONTROL_S:.0f}."
-        )
+        if ARMS[str(arm)].duration_s == LONG_S:
+            words += f"; {group['calls_after'].median():.0f} calls and {group['completed'].median():.0f} sessions done"
+            words += f" after second {CONTROL_S:.0f}"
+        parts.append(f"{words}.")
     return "\n".join(parts)
 
 

@@ -150,10 +150,10 @@ def test_the_bars_by_hand(root):
     assert by_arm["budgeter"].back_s == 25.0 and by_arm["admission-only"].back_s == np.inf
     assert np.isnan(by_arm["twin"].back_s)
     assert by_arm["burst"].hit_last == pytest.approx(0.2) and by_arm["burst"].ttft_last_s == 0.5
-    assert by_arm["burst"].calls_after == 65 and by_arm["burst"].completed == 1
+    assert by_arm["burst"].calls_after == 60 and by_arm["burst"].completed == 1
     assert by_arm["burst"].waiting_at_door == 4
     assert collapsed_s(runs["burst"][0]) == 35.0 and collapsed_s(runs["twin"][0]) == np.inf
-    assert back_s(runs["twin"][0]) == 5.0
+    assert back_s(runs["twin"][0]) == np.inf, "one healthy window is not two"
     assert len(outcomes(runs)) == len(ARMS)
 
 
