@@ -34,6 +34,8 @@ CONTROL_S = 55.0
 SHORT_S, LONG_S = 60.0, 115.0
 """Of runs that stay healthy, and of the others: a control has a minute."""
 SAMPLE_S = 1.0
+LATE_S = 0.05
+"""A client that wakes later than this, on average, offers less than was planned: gaps last two seconds."""
 SLOWEST, FASTEST = 0.45, 3.0
 ALIKE = 0.15
 """A machine this close to the reference machine runs the same sizes: measuring it is no more exact."""
@@ -163,7 +165,15 @@ def _arms(served: Served, paths: Mapping[str, Path], size: Size, seed: int, say:
     for name, path in paths.items():
         scenario = trap_scenario(name, size, seed)
         say(f"{name}, seed {seed}: {scenario.load.duration_s:g} s")
-        one_run(served, Planned(DEPLOYMENT, scenario.policy.name, path, scenario), about, reference, say)
+        records = one_run(served, Planned(DEPLOYMENT, scenario.policy.name, path, scenario), about, reference, say)
+        for line in caution(name, records):
+            say(line)
+
+
+def caution(name: str, records: Records) -> list[str]:
+    """What speaks against a run: its client kept time badly, since other work kept the machine busy."""
+    late_s = records.meta["late_s"]
+    return [f"{name}: the client woke {late_s:.2f} s late on average; repeat it when idle"] if late_s > LATE_S else []
 
 
 def _recorded_size(paths: Iterable[Path]) -> Size | None:

@@ -15,7 +15,19 @@ from hw_runs.experiment import results_root, shipped_root
 from hw_runs.laptop import trajectories
 from hw_runs.scrape import CPU_SECONDS, FILE, SCHEMA
 from hw_runs.speed import Speed
-from hw_runs.trap import ARMS, BURST_S, CONTROL_S, CONTROLS, FOLDER, SHORT_S, Size, TooSlow, run_trap, trap_scenario
+from hw_runs.trap import (
+    ARMS,
+    BURST_S,
+    CONTROL_S,
+    CONTROLS,
+    FOLDER,
+    SHORT_S,
+    Size,
+    TooSlow,
+    caution,
+    run_trap,
+    trap_scenario,
+)
 from hw_runs.trap_view import (
     back_s,
     collapsed_s,
@@ -70,6 +82,13 @@ def test_controls_come_late_and_everybody_is_free_before():
         assert policy.from_s == (CONTROL_S if arm.control else 0.0)
         assert policy.name == (arm.control or "hicache")
     assert trap_scenario("admission-only", SIZE, 0).policy.parameters == {"admit": round(0.75 * POOL / 3500)}
+
+
+def test_a_client_that_kept_time_badly_is_told_of():
+    run = Records.from_rows([], [], [], {"late_s": 0.01})
+    assert caution("twin", run) == []
+    run.meta["late_s"] = 0.2
+    assert caution("twin", run) == ["twin: the client woke 0.20 s late on average; repeat it when idle"]
 
 
 def test_an_unknown_arm_is_named(tmp_path):
