@@ -22,7 +22,8 @@ setup: $(VENV)/.ready  ## the pinned CPU environment in .venv
 
 $(VENV)/.ready: requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make setup PYTHON=python3.11")'
-	$(PYTHON) -m venv $(VENV)
+	# what an installation that broke off has left, perhaps of another Python, goes
+	$(PYTHON) -m venv $(if $(wildcard $@),,--clear) $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --editable .
 	@touch $@
