@@ -50,7 +50,8 @@ def calibrated(root: Path | None = None) -> Calibration | ColocatedCalibration:
 
 
 def predictions(seeds: Sequence[int] | None = None, root: Path | None = None) -> pd.DataFrame:
-    """A row a run as `fidelity.Compared`, with `role`, errors `hit_off` and `calls_off` (a share), and `end_right`."""
+    """A row a run as `fidelity.Compared`, with `role`, errors `hit_off` and `calls_off` (a share), `end_right`, and
+    `late_s`, by which the run's client woke late on average: then less was offered than is simulated."""
     costs, used = calibrated(root), fitted_runs(root)
     seen = {int(run.meta["seed"]) for path, run in used if path.is_relative_to(shelf(root) / FOLDER)}
     others = other_runs(seeds, root)
@@ -61,6 +62,7 @@ def predictions(seeds: Sequence[int] | None = None, root: Path | None = None) ->
         hit_off=(table["hit_sim"] - table["hit"]).abs(),
         calls_off=(table["calls_sim"] / table["calls"] - 1).abs(),
         end_right=table["end"] == table["end_sim"],
+        late_s=[run.meta["late_s"] for _, run in (*used, *others)],
     )
 
 
