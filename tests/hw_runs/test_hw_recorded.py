@@ -9,9 +9,7 @@ from artifact.records.schema import Records
 from hw_runs.calibrate import load_runs
 from hw_runs.experiment import results_root, shipped_root
 from hw_runs.fidelity_view import (
-    CALLS_WITHIN,
     FITTED,
-    HIT_WITHIN,
     figure_fidelity,
     findings,
     meets,
@@ -54,8 +52,7 @@ def test_held_out_runs_are_predicted(elsewhere):
     """The bars: hit rate within 0.08, answered calls within 15%, end state right in 8 of 10."""
     table = predictions(root=elsewhere)
     held = table[table["role"] == "held out"]
-    assert len(held) >= 6 and (held["hit_off"] <= HIT_WITHIN).all()
-    assert (held["calls_off"] <= CALLS_WITHIN).mean() >= 0.8 and held["end_right"].mean() >= 0.8
+    assert len(held) >= 10 and meets(held), held
     assert set(held["end"]) >= {"healthy", "collapsed"}, "a simulator that always says the same would not pass"
     assert set(table[table["role"] == "same arrivals"]["run"].str[-5:]) == {"seed0"}
     assert f"Of the {len(held)} held-out runs" in findings(table)
