@@ -111,11 +111,6 @@ class PolicyRun(_Part):
     """Parameters of the policy."""
     gateway: Flags = {}
 
-    @property
-    def own_engines(self) -> bool:
-        """Whether engines or gateway are started differently for it."""
-        return bool(self.flags or self.environment or self.gateway)
-
 
 class Deployment(_Part):
     """Engines, their router and the gateway before them, on one machine."""

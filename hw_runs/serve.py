@@ -98,13 +98,12 @@ def planned(deployment: Deployment, policy: str, profile: Path | None = None) ->
 
 
 def with_pool(deployment: Deployment, tokens: int) -> Deployment:
-    """The same deployment with a KV pool of about so many tokens in each engine: of vLLM's in whole blocks."""
-    block = int(deployment.flags.get("block-size", 1))
-    flag = "num-gpu-blocks-override" if deployment.engine == "vllm" else "max-total-tokens"
+    """The same vLLM deployment with a KV pool of about so many tokens, in whole blocks."""
+    block = int(deployment.flags["block-size"])
     blocks = round(tokens / block)
     return deployment.model_copy(
         update={
-            "flags": {**deployment.flags, flag: blocks},
+            "flags": {**deployment.flags, "num-gpu-blocks-override": blocks},
             "expected": deployment.expected.model_copy(
                 update={"prefill_cache_tokens": blocks * block, "decode_kv_tokens": blocks * block}
             ),

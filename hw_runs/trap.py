@@ -23,7 +23,6 @@ from sim.scenario import PolicyChoice, Scenario
 
 DEPLOYMENT = "cpu-vllm"
 FOLDER = "trap"
-POOL_TOKENS = 80_000
 BIG = 4
 """The larger pool over the small one."""
 TYPICAL_TOKENS = 3500
@@ -99,9 +98,9 @@ def trap_load(size: Size, arm: Arm) -> Load:
     return Load(workload="laptop", rate_per_min=60 * rate, duration_s=arm.duration_s, surges=surges)
 
 
-def trap_scenario(name: str, size: Size, seed: int, deployment_name: str = DEPLOYMENT) -> Scenario:
+def trap_scenario(name: str, size: Size, seed: int) -> Scenario:
     """An arm as data, so that the simulator can be asked the same."""
-    deployment, arm = load_deployment(deployment_name), ARMS[name]
+    deployment, arm = load_deployment(DEPLOYMENT), ARMS[name]
     policy = PolicyChoice()
     if arm.control is not None:
         options = dict(deployment.policy(arm.control).options) | _sized(arm.control, size)
@@ -126,23 +125,21 @@ def run_trap(
     root: Path | None = None,
     say: Say = print,
     machine: Machine | None = None,
-    deployment: str = DEPLOYMENT,
 ) -> None:
-    """Run the arms of one seed that are not recorded yet, to `hw_runs/results/trap/<arm>/seed<k>`; those of another
-    deployment on the CPU to `trap-<deployment>`.
+    """Run the arms of one seed that are not recorded yet, to `hw_runs/results/trap/<arm>/seed<k>`.
 
     Raises `TooSlow` where the machine cannot, `CannotServe` where the engine cannot be started, and `ValueError` for an
-    unknown arm, naming those there are, and for a control that needs engines started for it."""
-    nominal, machine = with_pool(load_deployment(deployment), POOL_TOKENS), machine or Machine()
-    _check(arms, nominal)
-    folder = results_root(root) / (FOLDER if deployment == DEPLOYMENT else f"{FOLDER}-{deployment}")
-    paths = {name: folder / name / f"seed{seed}" for name in arms}
+    unknown arm, naming those there are."""
+    if unknown := set(arms) - set(ARMS):
+        raise ValueError(f"no arm {sorted(unknown)}; there are {', '.join(ARMS)}")
+    paths = {name: results_root(root) / FOLDER / name / f"seed{seed}" for name in arms}
     todo = {name: path for name, path in paths.items() if not path.is_dir()}
     small = {name: path for name, path in todo.items() if ARMS[name].pool == 1}
+    nominal, machine = load_deployment(DEPLOYMENT), machine or Machine()
     size = _recorded_size(paths.values()) if todo else None
     if todo and size is None:
         with serving(nominal, "none", machine=machine, say=say) as served:
-            size = Size.of(reference_speed(nominal), POOL_TOKENS)
+            size = Size.of(reference_speed(nominal), nominal.capacities().prefill_cache_tokens)
             say(f"{size.factor:g} times the reference machine's sessions, a pool of {size.pool_tokens:,} tokens")
             if size.factor == 1:
                 _arms(served, small, size, seed, say, machine)
@@ -152,15 +149,6 @@ def run_trap(
         with serving(with_pool(nominal, pool * size.pool_tokens), "none", machine=machine, say=say) as served:
             chosen = {name: path for name, path in todo.items() if ARMS[name].pool == pool}
             _arms(served, chosen, size, seed, say, machine)
-
-
-def _check(arms: Iterable[str], deployment: Deployment) -> None:
-    """All arms are served by the engines that `none` starts."""
-    if unknown := set(arms) - set(ARMS):
-        raise ValueError(f"no arm {sorted(unknown)}; there are {', '.join(ARMS)}")
-    for control in (ARMS[name].control for name in arms):
-        if control is not None and deployment.policy(control).own_engines:
-            raise ValueError(f"{control} needs engines of {deployment.name} that are started for it; leave it out")
 
 
 def reference_speed(deployment: Deployment) -> Speed:
@@ -175,11 +163,9 @@ def _arms(served: Served, paths: Mapping[str, Path], size: Size, seed: int, say:
     about = provenance.of_engines(served, machine) | {"size": {"factor": size.factor, "pool_tokens": size.pool_tokens}}
     reference = reference_of(served.deployment)
     for name, path in paths.items():
-        scenario = trap_scenario(name, size, seed, served.deployment.name)
+        scenario = trap_scenario(name, size, seed)
         say(f"{name}, seed {seed}: {scenario.load.duration_s:g} s")
-        records = one_run(
-            served, Planned(served.deployment.name, scenario.policy.name, path, scenario), about, reference, say
-        )
+        records = one_run(served, Planned(DEPLOYMENT, scenario.policy.name, path, scenario), about, reference, say)
         for line in caution(name, records):
             say(line)
 

@@ -127,9 +127,6 @@ def test_a_pool_is_whole_blocks_and_expected():
     deployment = with_pool(load_deployment("cpu-vllm"), 100_001)
     assert deployment.flags["num-gpu-blocks-override"] == 3125
     assert deployment.capacities() == Capacities(100_000, 100_000, 0)
-    sglang = with_pool(load_deployment("cpu-sglang-1p1d"), 100_001)
-    assert sglang.flags["max-total-tokens"] == 100_001 and "num-gpu-blocks-override" not in sglang.flags
-    assert sglang.capacities() == Capacities(100_001, 100_001, 0)
 
 
 def test_errors_say_what_there_is(fake, tmp_path):

@@ -84,14 +84,6 @@ def test_controls_come_late_and_everybody_is_free_before():
     assert trap_scenario("admission-only", SIZE, 0).policy.parameters == {"admit": round(0.75 * POOL / 3500)}
 
 
-def test_a_second_engine_runs_what_needs_no_engines_of_its_own(tmp_path):
-    size = Size(1.0, POOL)
-    first, second = (trap_scenario("budgeter", size, 0, name) for name in ("cpu-vllm", "cpu-sglang-1p1d"))
-    assert first.load == second.load and first.deployment.kind == "colocated" and second.deployment.kind == "pd"
-    with pytest.raises(ValueError, match="basin needs engines of cpu-sglang-1p1d that are started for it; leave it"):
-        run_trap(0, ["twin", "basin"], root=tmp_path, deployment="cpu-sglang-1p1d")
-
-
 def test_a_client_that_kept_time_badly_is_told_of():
     run = Records.from_rows([], [], [], {"late_s": 0.01})
     assert caution("twin", run) == []
