@@ -32,6 +32,7 @@ class Shape:
 
 SHAPES: Mapping[str, Shape] = {
     "laptop": Shape(512, (1024, 2048), (12, 20), (128, 256), 8, 2.0),
+    "laptop-long": Shape(512, (4096, 5632), (7, 9), (96, 192), 8, 2.0),
     "laptop-small": Shape(128, (256, 512), (6, 10), (48, 96), 8, 1.5),
 }
 
