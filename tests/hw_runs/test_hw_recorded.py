@@ -8,6 +8,7 @@ import pytest
 from artifact.records.schema import Records
 from hw_runs.calibrate import load_runs
 from hw_runs.experiment import results_root, shipped_root
+from hw_runs.fidelity import state
 from hw_runs.fidelity_view import (
     FITTED,
     figure_fidelity,
@@ -46,6 +47,12 @@ def test_the_first_seed_shows_the_trap_and_the_way_out(elsewhere):
     assert table["back_s"][list(set(CONTROLS) & set(table.index) - set(NO_CURE))].max() <= 60
     assert table["completed"]["basin"] > table["completed"]["burst"]
     assert not load_engines(folder_of("burst", 0, elsewhere)).empty
+
+
+def test_a_second_engine_is_trapped_too():
+    """SGLang 1P1D over NIXL: a burst of eight seconds, and a minute later hardly any prompt is found in the cache."""
+    pair = {arm: shipped_root() / "cpu-sglang-1p1d-long" / arm / "none" / "seed0" for arm in ("twin", "burst")}
+    assert {arm: state(Records.load(path)) for arm, path in pair.items()} == {"twin": "healthy", "burst": "collapsed"}
 
 
 def test_held_out_runs_are_predicted(elsewhere):
