@@ -48,8 +48,12 @@ def show_claims(
 
 
 def claim_ids(group: str, *patterns: str) -> list[str]:
-    """The claims of a group that match, named in full, so that `show_claims` reports those without runs, too."""
+    """The claims of a group that match, named in full, so that `show_claims` reports those without runs, too. Raises
+    `ValueError` where a pattern matches none."""
     ids = [claim.id for claim in load_claims().values() if claim.group == group]
+    for pattern in patterns:
+        if not any(fnmatchcase(claim_id, pattern) for claim_id in ids):
+            raise ValueError(f"claim_ids: no claim of group {group!r} matches {pattern!r}")
     return [claim_id for claim_id in ids if any(fnmatchcase(claim_id, pattern) for pattern in patterns)]
 
 

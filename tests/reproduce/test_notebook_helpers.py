@@ -49,3 +49,5 @@ def test_claims_without_any_run_leave_the_ledger_as_it_was(tmp_path):
 def test_claim_ids_are_those_of_the_group():
     assert claim_ids("trap_h100_1p1d", "A-cliff*") == ["A-cliff", "A-cliff-shoulder", "A-cliff-floor", "A-cliff-side"]
     assert "A-trap-share" not in claim_ids("trap_h100_1p1d", "A-trap-*")  # of the vulnerability maps
+    with pytest.raises(ValueError, match="group 'trap_h100_1p1d' matches 'A-fid-\\*'"):
+        claim_ids("trap_h100_1p1d", "A-cliff*", "A-fid-*")
