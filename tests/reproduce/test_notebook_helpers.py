@@ -4,6 +4,7 @@ import json
 
 import matplotlib.pyplot as plt
 import pandas as pd
+import pytest
 from handmade import records
 
 from artifact.reproduce import ledger
