@@ -9,9 +9,11 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import aiohttp
+from anyio.from_thread import start_blocking_portal
 
 from artifact.records.schema import Records
 from artifact.workload.load import Group, PlannedSession
@@ -75,8 +77,10 @@ async def replaying(
 
 
 def replay(plans: Sequence[PlannedSession], target: Target, duration_s: float, **options: Any) -> Records:
-    """`replaying`, with its options, in an event loop of its own."""
-    return asyncio.run(replaying(plans, target, duration_s, **options))
+    """`replaying`, with its options, in an event loop of its own. A notebook's thread has a loop already, so the loop
+    runs in another thread, which ends with this call however it ends."""
+    with start_blocking_portal() as portal:
+        return portal.call(partial(replaying, plans, target, duration_s, **options))
 
 
 class _Stopped(Exception):

@@ -1,6 +1,7 @@
 """Experiments from their files to Records, through the real gateway and replay client, before an engine without a
 model."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,16 @@ def test_runs_of_two_policies_are_replayed_recorded_and_not_repeated(fake, tmp_p
     assert effort(runs).runs == 0
     (loaded,) = recorded("fake", ["steady/none"], root=tmp_path)["steady/none"]
     assert len(windows(loaded, 1.0)) == 3
+
+
+def test_a_run_can_be_started_where_an_event_loop_runs_as_in_a_notebook(fake, tmp_path, results):
+    (run,), _ = runs_of(load_experiment(experiment(tmp_path, fake(file=True), ["none"])))
+
+    async def cell():
+        execute([run])
+
+    asyncio.run(cell())
+    assert len(Records.load(run.path).calls)
 
 
 def test_a_run_whose_engine_dies_is_not_saved_and_nothing_is_left(fake, tmp_path, results):
