@@ -28,7 +28,7 @@ BIG = 4
 TYPICAL_TOKENS = 3500
 MISS_S = 0.55
 """Seconds to compute a typical prompt from nothing on the machine for which `RATE_PER_S` was found."""
-RATE_PER_S, BURST_SESSIONS = 0.28, 20
+RATE_PER_S, BURST_SESSIONS = 0.28, 23
 BURST_S = (20.0, 28.0)
 CONTROL_S = 55.0
 SHORT_S, LONG_S = 60.0, 115.0
