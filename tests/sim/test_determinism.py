@@ -66,7 +66,7 @@ def test_same_bytes_in_other_processes_whatever_the_hash_seed(here: Path, tmp_pa
         [sys.executable, "-c", CHILD, SCENARIOS[0].model_dump_json(), str(tmp_path)],
         env=environment,
         check=True,
-        timeout=100,
+        timeout=240,
     )
     assert digests([tmp_path]) == digests([here])
 
