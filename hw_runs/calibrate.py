@@ -17,7 +17,7 @@ from artifact.metrics import cache_tokens, windows
 from artifact.records.schema import Records
 from artifact.reproduce.paths import repository_root
 from hw_runs.deployment import Deployment
-from hw_runs.fidelity import compare, words
+from hw_runs.fidelity import Compared, compare, words
 from hw_runs.windowed import colocated_windows, decode_windows, lone_prefills, transfer_windows
 from sim.calibration.model import Calibration, ColocatedCalibration, Quantity, calibration
 from sim.fit import with_values
@@ -244,7 +244,7 @@ def calibrate_runs(
         if chosen:
             table = compare(chosen, found.calibration)
             console.print(f"{label}: {words(table)}")
-            console.print(table.round(3).to_string(index=False), markup=False)
+            console.print(table[list(Compared._fields)].round(3).to_string(index=False), markup=False)
 
 
 def _hit_words(hits: RampFit | None) -> str:

@@ -1,6 +1,6 @@
 """Experiments as data (`hw_runs/experiments/*.yaml`), and the single runs that they stand for."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -123,6 +123,12 @@ def results_root(root: Path | None = None) -> Path:
 def shipped_root(root: Path | None = None) -> Path:
     """Where the real runs on a CPU lie that come with the artifact, laid out as those of `results_root`."""
     return (root or repository_root()) / "hw_runs" / "recorded"
+
+
+def own_or_shipped(parts: Iterable[str], root: Path | None = None) -> Path:
+    """`results_root` where all these folders of it are there, else `shipped_root`."""
+    own = results_root(root)
+    return own if all((own / part).is_dir() for part in parts) else shipped_root(root)
 
 
 def load_experiment(name_or_path: str) -> Experiment:

@@ -12,7 +12,7 @@ import yaml
 from artifact.control.policy import Policy, Signals
 from artifact.control.profile import DeploymentProfile, load_profile
 from artifact.gateway.policies import NEUTRAL, PolicyMaker
-from artifact.metrics import duration_s, goodput, hit_rate
+from artifact.metrics import Interval, duration_s, goodput, hit_rate
 from artifact.records.schema import Records
 from hw_runs.experiment import PROFILE, results_root
 from hw_runs.laptop import trajectories, workload_file
@@ -23,7 +23,7 @@ from sim.run import Simulation
 from sim.scenario import PolicyChoice, Scenario
 
 HEALTHY, COLLAPSED = 0.8, 0.45
-"""Hit rates of health (at least) and of collapse (at most), over the last third of a run."""
+"""Hit rates of health (at least) and of collapse (at most), over `last_third`."""
 
 
 class Compared(NamedTuple):
@@ -75,8 +75,13 @@ def _at_the_gateway(scenario: Scenario, simulated: Scenario, deployment: str) ->
 
 
 def compare(runs: Sequence[tuple[Path, Records]], calibration: Calibration | ColocatedCalibration) -> pd.DataFrame:
-    """A row a run, in the columns of `Compared`."""
-    return pd.DataFrame([compared(path, measured, calibration) for path, measured in runs])
+    """A row a run, in the columns of `Compared`, with its errors: `hit_off`, `calls_off` (a share) and `end_right`."""
+    table = pd.DataFrame([compared(path, measured, calibration) for path, measured in runs])
+    return table.assign(
+        hit_off=(table["hit_sim"] - table["hit"]).abs(),
+        calls_off=(table["calls_sim"] / table["calls"] - 1).abs(),
+        end_right=table["end"] == table["end_sim"],
+    )
 
 
 def compared(path: Path, measured: Records, calibration: Calibration | ColocatedCalibration) -> Compared:
@@ -94,18 +99,21 @@ def compared(path: Path, measured: Records, calibration: Calibration | Colocated
     )
 
 
+def last_third(run: Records) -> Interval:
+    """The part of a run by which it is judged, seconds."""
+    end = duration_s(run)
+    return end * 2 / 3, end
+
+
 def state(run: Records) -> str:
     """By the hit rate of the last third: healthy, collapsed, or between."""
-    end = duration_s(run)
-    hit = hit_rate(run, (end * 2 / 3, end))
+    hit = hit_rate(run, last_third(run))
     return "healthy" if hit >= HEALTHY else "collapsed" if hit <= COLLAPSED else "between"
 
 
 def words(table: pd.DataFrame) -> str:
     """The worst and the mean errors of a comparison."""
-    hit = (table["hit_sim"] - table["hit"]).abs()
-    calls = (table["calls_sim"] / table["calls"] - 1).abs()
-    right = int((table["end"] == table["end_sim"]).sum())
+    hit, calls, right = table["hit_off"], table["calls_off"], int(table["end_right"].sum())
     return (
         f"hit rate off by {hit.mean():.3f} on average and {hit.max():.3f} at most, calls answered by "
         f"{calls.mean():.1%} and {calls.max():.1%}; end state right in {right} of {len(table)}"

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from artifact.records.schema import Records
 from artifact.reproduce.figures import BLUE, GREY, ORANGE, SKY, panels, under
 from hw_runs.calibrate import calibrate, load_runs
-from hw_runs.experiment import results_root, shipped_root
+from hw_runs.experiment import own_or_shipped
 from hw_runs.fidelity import compare, words
 from hw_runs.trap import DEPLOYMENT, FOLDER
 from sim.calibration.model import Calibration, ColocatedCalibration
@@ -28,8 +28,7 @@ Found = list[tuple[Path, Records]]
 
 def shelf(root: Path | None = None) -> Path:
     """This machine's own runs where all that are fitted are there, else those that come with the artifact."""
-    own = results_root(root)
-    return own if all((own / part).is_dir() for part in FITTED) else shipped_root(root)
+    return own_or_shipped(FITTED, root)
 
 
 def fitted_runs(root: Path | None = None) -> Found:
@@ -50,20 +49,15 @@ def calibrated(root: Path | None = None) -> Calibration | ColocatedCalibration:
 
 
 def predictions(seeds: Sequence[int] | None = None, root: Path | None = None) -> pd.DataFrame:
-    """A row a run as `fidelity.Compared`, with `role`, errors `hit_off` and `calls_off` (a share), `end_right`, and
-    `late_s`, by which the run's client woke late on average: then less was offered than is simulated."""
+    """A row a run as `fidelity.compare` gives it, with `role` and `late_s`, by which the run's client woke late on
+    average: then less was offered than is simulated."""
     costs, used = calibrated(root), fitted_runs(root)
     seen = {int(run.meta["seed"]) for path, run in used if path.is_relative_to(shelf(root) / FOLDER)}
     others = other_runs(seeds, root)
     roles = ["calibration"] * len(used)
     roles += ["same arrivals" if run.meta["seed"] in seen else "held out" for _, run in others]
     table = compare([*used, *others], costs).assign(role=roles)
-    return table.assign(
-        hit_off=(table["hit_sim"] - table["hit"]).abs(),
-        calls_off=(table["calls_sim"] / table["calls"] - 1).abs(),
-        end_right=table["end"] == table["end_sim"],
-        late_s=[run.meta["late_s"] for _, run in (*used, *others)],
-    )
+    return table.assign(late_s=[run.meta["late_s"] for _, run in (*used, *others)])
 
 
 def figure_fidelity(table: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:

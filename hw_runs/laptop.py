@@ -4,6 +4,7 @@ Contexts are an eighth of Terminal-Bench's and lives a twentieth, so that minute
 lives as the papers' hours.
 """
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,7 +55,7 @@ def workload_file(name: str) -> str:
         return name
     path: Path = repository_root() / "build" / "traces" / f"{name}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_suffix(".tmp")
+    draft = path.with_suffix(f".{os.getpid()}.tmp")
     save(draft, laptop_sessions(name), "native")
     draft.replace(path)
     return str(path)

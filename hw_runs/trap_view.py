@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from artifact.metrics import capacity, column, duration_s, hit_rate, windows
+from artifact.metrics import capacity, column, hit_rate, windows
 from artifact.records.schema import Records
 from artifact.reproduce.figures import (
     BLACK,
@@ -25,20 +25,17 @@ from artifact.reproduce.figures import (
     under,
 )
 from artifact.reproduce.scenarios import recorded
-from hw_runs.experiment import results_root, shipped_root
+from hw_runs.experiment import own_or_shipped
+from hw_runs.fidelity import COLLAPSED, HEALTHY, last_third
 from hw_runs.scrape import CPU_SECONDS, load_engines
 from hw_runs.trap import ARMS, BURST_S, CONTROL_S, CONTROLS, FOLDER, LONG_S, SIX
 
 Runs = Mapping[str, Sequence[Records]]
 
 BIN_S = 5.0
-HEALTHY, COLLAPSED = 0.8, 0.45
-"""Hit rates of health (at least) and of collapse (at most)."""
 BACK_WITHIN_S = 60.0
 NO_CURE = ("admission-only",)
 """Leaves everybody inside who is there: run to be compared with, not expected to bring a collapsed engine back."""
-LAST = 1 / 3
-"""Share of a run over which it counts as collapsed or not."""
 STYLES = {
     "twin": ("no burst", BLUE, "-"),
     "burst": ("burst", VERMILION, "-"),
@@ -58,8 +55,7 @@ SIGNALS = {
 
 def shelf(root: Path | None = None) -> Path:
     """Where the runs to show are: this machine's own if there are any, else those that come with the artifact."""
-    own = results_root(root) / FOLDER
-    return own if own.is_dir() else shipped_root(root) / FOLDER
+    return own_or_shipped([FOLDER], root) / FOLDER
 
 
 def trap_runs(seeds: Sequence[int] | None = None, root: Path | None = None) -> dict[str, list[Records]]:
@@ -85,8 +81,7 @@ class Outcome(NamedTuple):
 
 def outcome(run: Records, arm: str) -> Outcome:
     """Over the last third; calls and completions from the control's time on, in arms without one, too."""
-    end = duration_s(run)
-    last = (end * (1 - LAST), end)
+    last = last_third(run)
     first, finished = column(run.calls, "first_token_s"), column(run.calls, "finished_s")
     wait = first - column(run.calls, "released_s")
     inside = (first >= last[0]) & (first < last[1])
