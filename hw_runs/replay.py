@@ -241,12 +241,12 @@ class _Replay:
         """Put sessions that join mid-trajectory where a long run would have them: in the cache and inside."""
         warm = [p.plan for p in self.progress if p.plan.group == "warm"]
         if self.target.preload_url is not None:
-            for plan in (p for p in warm if p.first_call):
+            for plan in (p for p in warm if p.cached):
                 prompts = SessionPrompts(plan.id, plan.trajectory, self.target.bytes_per_token)
                 body = {"messages": prompts.messages(plan.first_call - 1)}
                 await self._ask("POST", self.target.preload_url + "/preload", body, {"x-session-id": plan.id})
         if self.target.warm_calls:
-            await asyncio.gather(*(self._warm_call(plan) for plan in warm if plan.first_call))
+            await asyncio.gather(*(self._warm_call(plan) for plan in warm if plan.cached))
         if self.target.gateway and self.target.admin_token is not None and warm:
             inside = [
                 {
@@ -309,7 +309,7 @@ class _Replay:
         Raises `RuntimeError` where it cannot read them."""
         since_s = self.now()
         state = await self._state()
-        warmed = self.target.warm_calls and any(p.plan.first_call for p in self.progress)
+        warmed = self.target.warm_calls and any(p.plan.cached for p in self.progress)
         while warmed and (state["signal_age_s"] or 0.0) > self.now() - since_s:
             if self.now() - since_s > _SETTLE_S * self.target.speed:
                 raise RuntimeError(

@@ -80,7 +80,7 @@ class Driver:
     def _warm_start(self, session: LiveSession) -> None:
         self._enter(session)
         self.policy.adopt(self._facts(session), session.context, 0.0)
-        if session.first_call:
+        if session.plan.cached:
             self.engine.preload(session, session.trajectory.prompt_tokens[session.first_call - 1])
         if self.engine.ranked:
             self.engine.note(session, session.plan.first_gap_s, 0.0)

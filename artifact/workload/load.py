@@ -66,6 +66,10 @@ class Load(BaseModel):
     shift: Shift | None = None
     warm_sessions: int | None = Field(default=None, ge=0)
     """Sessions that join mid-trajectory at time 0; None: the steady population, rate x mean unloaded duration."""
+    warm_start: Literal["cold", "cached"] = "cold"
+    """How they join. cold: all with their next call at once and nothing cached, as clients that a replay connects to a
+    fresh engine (paper A §3.1, §4: "the real driver's warm start"); cached: from the middle of a call or gap with their
+    contexts in the cache, as after hours of operation, for runs too short to settle."""
     tool_time_scale: float = Field(default=1.0, gt=0)
     output_scale: float = Field(default=1.0, gt=0)
 
@@ -80,7 +84,8 @@ class Load(BaseModel):
 class PlannedSession:
     """A session that will arrive at `arrival_s` and run its trajectory from call `first_call` on.
 
-    `first_gap_s` is what is left of the gap before that call (0 for sessions that arrive at their beginning).
+    `first_gap_s` is what is left of the gap before that call (0 for sessions that arrive at their beginning), `cached`
+    whether the preceding prompt is in the cache when the session joins.
     """
 
     id: str
@@ -89,3 +94,4 @@ class PlannedSession:
     group: Group
     first_call: int = 0
     first_gap_s: float = 0.0
+    cached: bool = False

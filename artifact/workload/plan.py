@@ -1,6 +1,7 @@
 """From a load to the concrete sessions it stands for: who arrives when, with which trajectory."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -88,10 +89,13 @@ def _warm(load: Load, trajectories: Sequence[Trajectory], seed: int, unloaded_s:
     ends = np.cumsum(durations)
     moments = (np.arange(count) + rng.random()) / max(count, 1) * ends[-1]
     rows = np.searchsorted(ends, moments, side="right")
-    return [
+    joining = [
         _joining(f"warm-{i:05d}", trajectories[row], ends[row] - moment, unloaded_s)
         for i, (row, moment) in enumerate(zip(rows.tolist(), moments.tolist(), strict=True))
     ]
+    if load.warm_start == "cached":
+        return [replace(session, cached=session.first_call > 0) for session in joining]
+    return [replace(session, first_gap_s=0.0) for session in joining]
 
 
 def _joining(id: str, trajectory: Trajectory, left_s: float, unloaded_s: Unloaded) -> PlannedSession:

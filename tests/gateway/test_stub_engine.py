@@ -200,7 +200,7 @@ async def test_a_replay_writes_the_records_of_its_sessions() -> None:
 
 
 async def test_warm_sessions_are_inside_and_in_the_cache_from_the_start() -> None:
-    plan = PlannedSession("w", 0.0, growing("t"), "warm", first_call=2, first_gap_s=3.0)
+    plan = PlannedSession("w", 0.0, growing("t"), "warm", first_call=2, first_gap_s=3.0, cached=True)
     policy = Door(room=0)
     async with serving(stub(60.0)) as base:
         gateway = Gateway(GatewayConfig(upstream=base, admin_token="t", time_scale=60.0), lambda *made_of: policy)
@@ -217,7 +217,7 @@ async def test_warm_sessions_are_inside_and_in_the_cache_from_the_start() -> Non
 async def test_a_gateway_that_never_reads_its_engine_ends_the_run_with_the_reason(monkeypatch) -> None:
     """After warm calls the clock starts once the engine has been read again: seconds later, which here is too late."""
     monkeypatch.setattr(replay, "_SETTLE_S", 0.2)
-    plan = PlannedSession("w", 0.0, growing("t"), "warm", first_call=2, first_gap_s=3.0)
+    plan = PlannedSession("w", 0.0, growing("t"), "warm", first_call=2, first_gap_s=3.0, cached=True)
     async with serving(stub(60.0)) as base:
         gateway = Gateway(GatewayConfig(upstream=base, admin_token="t"), lambda *made_of: Door())
         async with serving(gateway, "on") as url:

@@ -52,20 +52,23 @@ def test_the_shipped_sessions_alone_take_their_unloaded_duration(tmp_path: Path)
         assert short < 0.02 * row["unloaded_s"]
 
 
-def test_a_warm_session_goes_on_where_it_is_with_its_context_cached(tmp_path: Path) -> None:
+@pytest.mark.parametrize("start", ["cold", "cached"])
+def test_a_warm_session_goes_on_where_it_is(tmp_path: Path, start: str) -> None:
     made = trajectory("t", (64, 96, 128), output=9, gap_s=50.0)
-    warm = scenario(tmp_path, [made], arrivals_s=(0.0,), load={"warm_sessions": 1, "duration_s": 400.0}, seed=3)
+    load = {"warm_sessions": 1, "warm_start": start, "duration_s": 400.0}
+    warm = scenario(tmp_path, [made], arrivals_s=(0.0,), load=load, seed=3)
     simulation = Simulation(warm)
     [plan] = [s.plan for s in simulation.driver.sessions.values() if s.group == "warm"]
     assert 0 < plan.first_call < 3
-    assert simulation.engine.prefills[0].cache.peek(plan.id) == made.prompt_tokens[plan.first_call - 1]
+    held = made.prompt_tokens[plan.first_call - 1] if start == "cached" else 0
+    assert simulation.engine.prefills[0].cache.peek(plan.id) == held
     records = simulation.finish()
     row = sessions(records)[plan.id]
     assert (row["arrival_s"], row["admitted_s"], row["outcome"]) == (0.0, 0.0, "completed")
     assert row["calls_planned"] == row["calls_done"] == 3 - plan.first_call
     first = next(c for c in calls(records) if c["session_id"] == plan.id)
     assert (first["call_index"], first["released_s"]) == (plan.first_call, plan.first_gap_s)
-    assert first["cached_tokens"] == made.prompt_tokens[plan.first_call - 1]
+    assert (plan.first_gap_s > 0, first["cached_tokens"]) == (start == "cached", held)
 
 
 def test_ending_a_group_ends_its_sessions_wherever_they_are_and_no_others(tmp_path: Path) -> None:

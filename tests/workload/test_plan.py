@@ -100,8 +100,10 @@ def test_warm_sessions_are_inside_in_proportion_to_their_duration() -> None:
 
 def test_where_a_warm_session_joins_and_for_how_long_it_waits() -> None:
     """The long session is in its calls during [0, 2), [5, 7) and [97, 99), and between them in its gaps."""
-    joins = {s.first_call: [] for s in of("warm", plan([LONG], warm_sessions=4000))}
-    for s in of("warm", plan([LONG], warm_sessions=4000)):
+    warm = of("warm", plan([LONG], warm_sessions=4000, warm_start="cached"))
+    assert all(s.cached for s in warm)
+    joins = {s.first_call: [] for s in warm}
+    for s in warm:
         joins[s.first_call].append(s.first_gap_s)
     at_call_1 = np.array(joins[1])
     at_call_2 = np.array([wait for wait in joins[2] if wait > 0])
@@ -113,9 +115,16 @@ def test_where_a_warm_session_joins_and_for_how_long_it_waits() -> None:
     assert kstest(at_call_2, "uniform", args=(0, 92)).pvalue > 0.01
 
 
+def test_a_cold_start_joins_the_same_sessions_at_the_same_calls_all_at_once() -> None:
+    cold, cached = (of("warm", plan(warm_sessions=400, warm_start=start)) for start in ("cold", "cached"))
+    assert [(s.id, s.trajectory, s.first_call) for s in cold] == [(s.id, s.trajectory, s.first_call) for s in cached]
+    assert {(s.first_gap_s, s.cached) for s in cold} == {(0.0, False)}
+    assert cold == of("warm", plan(warm_sessions=400))  # what a load does that says nothing
+
+
 def test_a_session_of_one_call_joins_at_that_call() -> None:
-    warm = of("warm", plan([made("single", (0.0,))], warm_sessions=3))
-    assert [(s.first_call, s.first_gap_s) for s in warm] == [(0, 0.0)] * 3
+    warm = of("warm", plan([made("single", (0.0,))], warm_sessions=3, warm_start="cached"))
+    assert [(s.first_call, s.first_gap_s, s.cached) for s in warm] == [(0, 0.0, False)] * 3
 
 
 def test_scaling_reaches_durations_and_keeps_one_object_a_trajectory() -> None:
