@@ -95,7 +95,7 @@ def trap_load(size: Size, arm: Arm) -> Load:
     rate = RATE_PER_S * size.factor
     factor = 1 + BURST_SESSIONS / RATE_PER_S / (BURST_S[1] - BURST_S[0])
     surges = (Surge(start_s=BURST_S[0], end_s=BURST_S[1], factor=factor),) if arm.burst else ()
-    return Load(workload="laptop", rate_per_min=60 * rate, duration_s=arm.duration_s, surges=surges, warm_start="cached")
+    return Load(workload="laptop", rate_per_min=60 * rate, duration_s=arm.duration_s, surges=surges)
 
 
 def trap_scenario(name: str, size: Size, seed: int) -> Scenario:

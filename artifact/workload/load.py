@@ -66,10 +66,10 @@ class Load(BaseModel):
     shift: Shift | None = None
     warm_sessions: int | None = Field(default=None, ge=0)
     """Sessions that join mid-trajectory at time 0; None: the steady population, rate x mean unloaded duration."""
-    warm_start: Literal["cold", "cached"] = "cold"
-    """How they join. cold: all with their next call at once and nothing cached, as clients that a replay connects to a
-    fresh engine (paper A §3.1, §4: "the real driver's warm start"); cached: from the middle of a call or gap with their
-    contexts in the cache, as after hours of operation, for runs too short to settle."""
+    warm_start: Literal["cached", "cold"] = "cached"
+    """How they join. cached: from the middle of a call or gap with their contexts in the cache, as after hours of
+    operation; cold: all with their next call at once and nothing cached, as clients that a replay connects to a fresh
+    engine. Which of the two the papers' runs did is not published."""
     tool_time_scale: float = Field(default=1.0, gt=0)
     output_scale: float = Field(default=1.0, gt=0)
 

@@ -119,7 +119,7 @@ def test_a_cold_start_joins_the_same_sessions_at_the_same_calls_all_at_once() ->
     cold, cached = (of("warm", plan(warm_sessions=400, warm_start=start)) for start in ("cold", "cached"))
     assert [(s.id, s.trajectory, s.first_call) for s in cold] == [(s.id, s.trajectory, s.first_call) for s in cached]
     assert {(s.first_gap_s, s.cached) for s in cold} == {(0.0, False)}
-    assert cold == of("warm", plan(warm_sessions=400))  # what a load does that says nothing
+    assert cached == of("warm", plan(warm_sessions=400))  # what a load does that says nothing
 
 
 def test_a_session_of_one_call_joins_at_that_call() -> None:
