@@ -76,8 +76,8 @@ class Portrait:
     equilibria and the direction of flow, and the population over time."""
 
     def __init__(self) -> None:
-        # whatever the style says: a layout engine costs 60 ms a move
-        self.figure = Figure(figsize=(9.5, 3.4), dpi=90, layout="none")
+        self.figure = Figure(figsize=(9.5, 3.4), dpi=90)
+        self.figure.set_layout_engine("none")  # whatever the style says: one costs 60 ms a move
         self._canvas = FigureCanvasAgg(self.figure)
         self.figure.subplots_adjust(left=0.06, right=0.98, bottom=0.15, top=0.9, wspace=0.18)
         self.phase, self.course = self.figure.subplots(1, 2)

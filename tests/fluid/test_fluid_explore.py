@@ -1,11 +1,10 @@
 """The explorer without a notebook: what a move of a slider does, and how fast."""
 
-import itertools
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
 
+import matplotlib
 import numpy as np
 import pytest
 
@@ -79,34 +78,23 @@ def test_a_move_keeps_the_artists(portrait: Portrait) -> None:
     assert [id(artist) for ax in portrait.figure.axes for artist in (*ax.lines, *ax.patches)] == before
 
 
-def cpu_s(work: Callable[[], bytes]) -> float:
-    """Processor time, which other work on the machine does not add to; the best of a few, as a user's second move."""
-
-    def once() -> float:
-        start = time.process_time()
-        assert work().startswith(b"\x89PNG")
-        return time.process_time() - start
-
-    return min(once() for _ in range(5))
-
-
-def mover(portrait: Portrait) -> Callable[[], bytes]:
-    rates = itertools.count(4)
-
-    def move() -> bytes:
-        portrait.update(replace(TRAPPED, rate_per_min=next(rates)))
-        return portrait.png()
-
-    return move
-
-
-def test_a_move_costs_less_than_a_picture_drawn_anew(portrait: Portrait) -> None:
-    assert cpu_s(mover(portrait)) < cpu_s(lambda: Portrait().png())
-
-
 @pytest.mark.bench
 def test_a_move_takes_less_than_150_ms(portrait: Portrait) -> None:
-    assert cpu_s(mover(portrait)) < 0.15
+    """Processor time, which other work on the machine does not add to; the best of a few, as a user's second move."""
+
+    def move(setting: Setting) -> float:
+        start = time.process_time()
+        portrait.update(setting)
+        assert portrait.png().startswith(b"\x89PNG")
+        return time.process_time() - start
+
+    moves = [replace(TRAPPED, rate_per_min=rate) for rate in (4, 6, 8, 10, 12)]
+    assert min(map(move, moves)) < 0.15
+
+
+def test_no_style_brings_a_layout_engine_into_every_move() -> None:
+    with matplotlib.rc_context({"figure.constrained_layout.use": True}):
+        assert Portrait().figure.get_layout_engine() is None
 
 
 def test_every_engine_and_tier_has_a_model() -> None:
