@@ -35,10 +35,11 @@ class Switch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where and how to replay. `preload_url` is a stub engine that takes warm contexts; with `warm_calls` they are put
-    into a real engine's cache by one call each before the clock starts. Warm sessions are handed to the gateway as
-    already inside if `admin_token` is given, otherwise they arrive like all others. Those of `switches` at time 0 come
-    when the plan's clock starts, so that a controller has not run on an idle engine before that."""
+    """Where and how to replay. `preload_url` is a stub engine that takes the contexts of sessions that join `cached`;
+    with `warm_calls` they are put into a real engine's cache by one call each before the clock starts. Warm sessions
+    are handed to the gateway as already inside if `admin_token` is given, otherwise they arrive like all others. Those
+    of `switches` at time 0 come when the plan's clock starts, so that a controller has not run on an idle engine before
+    that."""
 
     base_url: str
     model: str = "stub"
@@ -238,7 +239,7 @@ class _Replay:
 
     # Beside the sessions -------------------------------------------------------------------------------------
     async def _warm(self) -> None:
-        """Put sessions that join mid-trajectory where a long run would have them: in the cache and inside."""
+        """Put sessions that join mid-trajectory where a long run would have them: inside, and if `cached` in the cache."""
         warm = [p.plan for p in self.progress if p.plan.group == "warm"]
         if self.target.preload_url is not None:
             for plan in (p for p in warm if p.cached):

@@ -199,8 +199,11 @@ async def test_a_replay_writes_the_records_of_its_sessions() -> None:
     assert sorted(fact for fact in policy.facts if fact[0] == "depart") == [("depart", f"s{i}") for i in range(3)]
 
 
-async def test_warm_sessions_are_inside_and_in_the_cache_from_the_start() -> None:
-    plan = PlannedSession("w", 0.0, growing("t"), "warm", first_call=2, first_gap_s=3.0, cached=True)
+@pytest.mark.parametrize(("cached", "found"), [(True, [1300, 1600]), (False, [700, 1600])])
+async def test_warm_sessions_are_inside_and_if_cached_in_the_cache_from_the_start(
+    cached: bool, found: list[int]
+) -> None:
+    plan = PlannedSession("w", 0.0, growing("t"), "warm", first_call=2, first_gap_s=3.0, cached=cached)
     policy = Door(room=0)
     async with serving(stub(60.0)) as base:
         gateway = Gateway(GatewayConfig(upstream=base, admin_token="t", time_scale=60.0), lambda *made_of: policy)
@@ -210,7 +213,7 @@ async def test_warm_sessions_are_inside_and_in_the_cache_from_the_start() -> Non
     calls = records.calls.to_pandas()
     assert policy.facts[0] == ("adopt", "w") and ("arrive", "w") not in policy.facts
     assert list(calls["call_index"]) == [2, 3]
-    assert list(calls["cached_tokens"]) == [1300, 1600]
+    assert list(calls["cached_tokens"]) == found
     assert records.sessions.to_pandas()["calls_planned"].iloc[0] == 2
 
 
