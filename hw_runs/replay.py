@@ -239,7 +239,7 @@ class _Replay:
 
     # Beside the sessions -------------------------------------------------------------------------------------
     async def _warm(self) -> None:
-        """Put sessions that join mid-trajectory where a long run would have them: inside, `cached` ones in the cache."""
+        """Put sessions that join mid-trajectory where a long run would have them: inside, `cached` ones in cache."""
         warm = [p.plan for p in self.progress if p.plan.group == "warm"]
         if self.target.preload_url is not None:
             for plan in (p for p in warm if p.cached):
