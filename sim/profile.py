@@ -103,6 +103,7 @@ def ramp(deployment: Deployment, load: Load, seed: int, say: Callable[[Step], No
             "rate_per_min": 60 * 1.5 * counts[-1] / float(alone.mean()),
             "duration_s": step_s * len(counts),
             "warm_sessions": counts[0],
+            "warm_start": "cold",
         }
     )
     scenario = Scenario(deployment=deployment, load=supply, seed=seed)

@@ -45,8 +45,9 @@ def interventions(
 ) -> list[Intervention]:
     """One a seed, at the published base rate and two hours long."""
     from sim.scenario import Scenario
+    from sim.steady import replayed
 
-    load = Load(rate_per_min=BASE_SHARE * reference_per_min, duration_s=7200)
+    load = replayed(deployment, Load(rate_per_min=BASE_SHARE * reference_per_min, duration_s=7200))
     return [Intervention(Scenario(deployment=deployment, load=load, seed=s), tuple(shares)) for s in seeds]
 
 

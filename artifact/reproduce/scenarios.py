@@ -56,7 +56,7 @@ def trap_h100(
     deployment = Deployment(calibration=calibration, prefill=1, decode=1)
     published = trace is None and rate_per_min == TRAP_RATE_PER_MIN
     warm = TRAP_WARM_SESSIONS if published else None
-    base = Load(rate_per_min=rate_per_min, duration_s=TRAP_DURATION_S, warm_sessions=warm)
+    base = Load(rate_per_min=rate_per_min, duration_s=TRAP_DURATION_S, warm_sessions=warm, warm_start="cold")
     if trace is not None:
         base = base.model_copy(update={"workload": trace})
     burst = ShortBurst(**TRIGGER, rate_factor=4, max_unloaded_s=SHORT_UNLOADED_S)

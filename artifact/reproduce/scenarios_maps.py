@@ -96,10 +96,11 @@ def plan(profile: str, seeds: Iterable[int] | None = None) -> Plan:
 def scenario(deployment: "Deployment", rate: float, seed: int, surge: float = 0.0, tool: float = 1.0) -> "Scenario":
     """A run at `rate` sessions/min with a ten-minute surge of `surge` (1: +100%) in minutes 15-25."""
     from sim.scenario import Scenario
+    from sim.steady import replayed
 
     surges = (Surge(**TRIGGER, factor=1 + surge),) if surge else ()
     load = Load(rate_per_min=rate, duration_s=DURATION_S, surges=surges, tool_time_scale=tool)
-    return Scenario(deployment=deployment, load=load, seed=seed)
+    return Scenario(deployment=deployment, load=replayed(deployment, load), seed=seed)
 
 
 def late(found: Outcome) -> bool:

@@ -173,6 +173,7 @@ def load(setting: Setting, rate_per_min: float) -> Load:
         process=setting.process,
         surges=(Surge(start_s=start, end_s=end, factor=setting.factor),) if setting.factor > 1 else (),
         rate_change=None if setting.after is None else RateChange(at_s=end, factor=setting.after),
+        warm_start="cold",
         tool_time_scale=setting.tools,
         output_scale=setting.outputs,
     )
@@ -181,10 +182,13 @@ def load(setting: Setting, rate_per_min: float) -> Load:
 def scenario(setting: Setting, variant: Variant, rate_per_min: float, seed: int) -> "Scenario":
     """One run of a policy in a setting; all policies see the same arrivals."""
     from sim.scenario import PolicyChoice, Scenario
+    from sim.steady import replayed
 
     name, parameters, from_min = variant
     choice = PolicyChoice(name=name, parameters=dict(parameters), from_s=from_min * MINUTE)
-    return Scenario(deployment=deployment(setting), load=load(setting, rate_per_min), policy=choice, seed=seed)
+    engines = deployment(setting)
+    offered = replayed(engines, load(setting, rate_per_min))
+    return Scenario(deployment=engines, load=offered, policy=choice, seed=seed)
 
 
 def compared(

@@ -145,6 +145,7 @@ def drains(profiles: Sequence[Profiled], p: Plan, resources: Resources) -> list[
     """Basin's prototype, which lets sessions in by arrival as far as the budget allows, so that the external queue of
     Eq. 4 is what it parks; after a surge from constant loads below the peak (shares of the profiled D(N*))."""
     from sim.scenario import PolicyChoice, Scenario
+    from sim.steady import replayed
     from sim.sweep import determinants
 
     peak = next((q.critical_per_min for q in profiles if q.name == "1p3d"), None)
@@ -154,7 +155,7 @@ def drains(profiles: Sequence[Profiled], p: Plan, resources: Resources) -> list[
     jobs = []
     for share in DRAIN_SHARES:
         for seed in p.seeds:
-            load = Load(rate_per_min=share * peak, duration_s=DURATION_S, surges=(DRAIN_SURGE,))
+            load = replayed(d, Load(rate_per_min=share * peak, duration_s=DURATION_S, surges=(DRAIN_SURGE,)))
             base = Scenario(deployment=d, load=load, policy=PolicyChoice(name="basin-prior"), seed=seed)
             jobs.append((determinants(base), base))
     found = kept(measure_drain, jobs, resources, "drains of a backlog")
