@@ -119,5 +119,5 @@ def final_windows(records: Records) -> tuple[Interval, Interval]:
 
 
 def _improves(before: Degradation, last: Degradation) -> bool:
-    ratios = np.array(last.excess)[np.array(last.broken)] / np.array(before.excess)[np.array(last.broken)]
-    return bool(np.all(ratios <= 1 - IMPROVEMENT))
+    broken = np.array(last.broken)
+    return bool(np.all(np.array(last.excess)[broken] <= (1 - IMPROVEMENT) * np.array(before.excess)[broken]))

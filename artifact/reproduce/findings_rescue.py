@@ -72,7 +72,8 @@ def _places(ranked: pd.Series) -> str:
 
 
 def _each(values: pd.Series, systems: list[str]) -> str:
-    return ", ".join(f"`{system}` {text(float(values[system]))}" for system in systems) or "nobody recovers every seed"
+    each = [f"`{system}` {text(round(float(values[system]), 2))}" for system in systems]
+    return ", ".join(each) or "nobody recovers every seed"
 
 
 def _fairness(found: pd.DataFrame, systems: list[str]) -> str:

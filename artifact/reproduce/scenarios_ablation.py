@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 from artifact.control.parameters import BasinParameters, sensitivity_variants
 from artifact.reproduce.outcomes import MINUTE, Resources
-from artifact.reproduce.paths import check_source
+from artifact.reproduce.paths import check_profile, check_source
 from artifact.reproduce.scenarios import Runs, recorded, run_arms
 from artifact.reproduce.scenarios_maps import H200_1P3D, deployment, overload, plan
 from artifact.reproduce.scenarios_policies import (
@@ -94,7 +94,7 @@ def after_runs(
 ) -> Summaries:
     """Summaries of arms "<tier>-<surge>-<share>/<policy>". Base loads are half the reference overload rate, measured as
     for Fig. 10; within a seed and surge all runs of a policy are the same until arrivals change at its end."""
-    shares = {"smoke": SHARES[:1], "quick": SHARES[::4], "full": SHARES}[profile]
+    shares = {"smoke": SHARES[:1], "quick": SHARES[::4], "full": SHARES}[check_profile(profile)]
     tiers = AFTER_TIERS if profile == "full" else {"gpu": AFTER_TIERS["gpu"]}
     resources = Resources(workers, scheduler)
     engines = {tier: deployment(H200_1P3D, ratio) for tier, ratio in tiers.items()}

@@ -30,6 +30,7 @@ from artifact.reproduce.scenarios_ablation import (
     SWITCHED_POLICIES,
     ablation_cells,
     after,
+    after_runs,
     sensitivity_cells,
 )
 from artifact.reproduce.scenarios_policies import load, scenario
@@ -287,3 +288,8 @@ def test_table_1_says_when_a_mechanism_engaged():
     fig, data = table_1_figure({"1p3d/basin": [run], "1p1d/basin": [run]})
     assert len(fig.axes) == 2
     assert data.loc[data["on"], "control"].unique().tolist() == ["ordering"]
+
+
+def test_an_unknown_profile_is_named_with_those_there_are():
+    with pytest.raises(ValueError, match="profile 'fulll' is none of smoke, quick, full"):
+        after_runs("sim", "fulll")
