@@ -13,14 +13,16 @@ from sim.fluid.model import FluidDeployment
 from sim.scenario import Deployment
 
 
-def replayed(deployment: Deployment, load: Load) -> Load:
-    """`load` with its steady population joining cold: all with their next call at time 0 and nothing cached.
+def replayed(deployment: Deployment, load: Load, settled: bool = True) -> Load:
+    """`load` with its population joining cold: all with their next call at time 0 and nothing cached.
 
     Paper A starts its runs "from steady operation" without saying how; its replay driver connects to an engine that
     has served nobody. With this start Fig. 8 comes out at every tool time; with cached contexts the long tool times
-    do not (REPRODUCE.md).
+    do not (REPRODUCE.md). `settled`: the steady population of this deployment, for what comes on top of it. Where the
+    question is what the load itself does, the population of an idle engine, so that the answer is not put in.
     """
-    return load.model_copy(update={"warm_sessions": steady_sessions(deployment, load), "warm_start": "cold"})
+    sessions = steady_sessions(deployment, load) if settled else None
+    return load.model_copy(update={"warm_sessions": sessions, "warm_start": "cold"})
 
 
 def steady_sessions(deployment: Deployment, load: Load) -> int:
@@ -38,7 +40,7 @@ def steady_sessions(deployment: Deployment, load: Load) -> int:
 @lru_cache(maxsize=64)
 def _models(deployment: Deployment, name: str, tools: float, outputs: float) -> tuple[FluidDeployment, float]:
     """The fluid model and the mean unloaded duration (s) of the workload's sessions; a sweep asks for few of them."""
-    trajectories = [t.scaled(tools, outputs) for t in workload(name)]
+    answered = [t.scaled(output=outputs) for t in workload(name)]
+    fluid = fluid_deployment(deployment, answered).scaled(tool_time=tools)
     unloaded = unloaded_of(deployment)
-    fluid = fluid_deployment(deployment, name).scaled(tool_time=tools, output=outputs)
-    return fluid, float(np.mean([unloaded(t, 0) for t in trajectories]))
+    return fluid, float(np.mean([unloaded(t.scaled(tools), 0) for t in answered]))

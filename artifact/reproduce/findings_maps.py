@@ -75,7 +75,7 @@ def classification_findings(runs: Arms) -> str:
     correct = len(found) - len(missed) - len(over)
     return "\n".join(
         [
-            f"Of {len(found)} deployments, {len(cache_first)} have lost their reuse at overload in the simulator; the "
+            f"Of {len(found)} deployments, the cache limits {len(cache_first)} first in the simulator; the "
             f"model calls {correct} ({correct / len(found):.0%}) as the simulator does.",
             "",
             "|  | flagged | not flagged |",

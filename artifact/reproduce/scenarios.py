@@ -210,9 +210,10 @@ def _bailian(process: str, rate_per_min: float) -> Load:
 def fitted_claims(*calibrations: str) -> set[str]:
     """Claims that the workloads or any of these calibrations were fitted to."""
     from artifact.workload.synth import FITTED_CLAIMS
+    from artifact.workload.trajectory import OUTPUT_LIMIT_CLAIM
     from sim.calibration.model import calibration
 
-    return set(FITTED_CLAIMS).union(*(calibration(name).fitted_claims() for name in calibrations))
+    return {*FITTED_CLAIMS, OUTPUT_LIMIT_CLAIM}.union(*(calibration(name).fitted_claims() for name in calibrations))
 
 
 def run_arms(arms: Arms, workers: int | None = None, scheduler: str | None = None, label: str = "runs") -> Runs:

@@ -100,7 +100,7 @@ def scenario(deployment: "Deployment", rate: float, seed: int, surge: float = 0.
 
     surges = (Surge(**TRIGGER, factor=1 + surge),) if surge else ()
     load = Load(rate_per_min=rate, duration_s=DURATION_S, surges=surges, tool_time_scale=tool)
-    return Scenario(deployment=deployment, load=replayed(deployment, load), seed=seed)
+    return Scenario(deployment=deployment, load=replayed(deployment, load, settled=surge > 0), seed=seed)
 
 
 def late(found: Outcome) -> bool:
@@ -314,15 +314,8 @@ class Classified(NamedTuple):
 
     @property
     def cache_first(self) -> bool:
-        """Whether reuse has collapsed at overload: the hit rate is nearer to the floor than to the plateau."""
-        return self.hit_rate < collapsed_below()
-
-
-def collapsed_below() -> float:
-    """The hit rate halfway between floor and plateau of the measured curve."""
-    from sim.fluid.hits import HitCurve
-
-    return float(HitCurve().plateau + HitCurve().floor) / 2
+        """Whether cache pressure limits service before decode saturates, as in Fig. 8 (paper A §4.2, §5.1)."""
+        return self.first_limit == "cache"
 
 
 class Modelled(NamedTuple):

@@ -14,6 +14,7 @@ from PIL import Image
 
 from artifact.records.schema import Records
 from artifact.reproduce.figures import BLUE, GREEN, GREY, VERMILION
+from artifact.workload.catalog import workload
 from artifact.workload.load import Load, Surge
 from sim.fluid.calibrated import fluid_deployment
 from sim.fluid.classify import cache_first
@@ -62,13 +63,14 @@ class Setting:
 
     @property
     def model(self) -> FluidDeployment:
-        base = _calibrated(self.engine, self.tier)
-        return base.scaled(tool_time=self.tool_time, output=self.output)
+        return _calibrated(self.engine, self.tier, self.output).scaled(tool_time=self.tool_time)
 
 
 @cache
-def _calibrated(engine: str, tier: str) -> FluidDeployment:
-    return fluid_deployment(Setting(engine, tier).deployment)
+def _calibrated(engine: str, tier: str, output: float) -> FluidDeployment:
+    """Outputs are scaled one by one, since a long one does not grow without end."""
+    answered = [t.scaled(output=output) for t in workload(Load.model_fields["workload"].default)]
+    return fluid_deployment(Setting(engine, tier).deployment, answered)
 
 
 class Portrait:

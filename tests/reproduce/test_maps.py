@@ -226,7 +226,7 @@ def with_meta(found):
 MAPS = {"map_1p1d": [with_meta(PUBLISHED)], "map_1p3d": [with_meta(PUBLISHED)]}
 GRIDS = {"grid_1p1d": [NARROW], "grid_1p3d": [WIDE], "trap_loads": [trap_load("h200", "GPU", 5.5, 12.0)]}
 CLASSES = {
-    "deployments": classes([(True, 0.3)] * 2 + [(True, 0.9), (False, 0.9)]),
+    "deployments": classes([(True, "cache")] * 2 + [(True, "decode"), (False, "decode")]),
     "fluid": [Modelled(fluid_deployment(deployment(("h200", 3), 2.0)), META)],
 }
 POST = {"post_gpu": [post({0.1: 0, 0.2: 3})], "post_host": [post({0.1: 0, 0.2: 2, 0.5: 3})]}

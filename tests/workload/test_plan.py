@@ -10,7 +10,7 @@ from scipy.stats import kstest
 from artifact.workload.catalog import workload
 from artifact.workload.load import Group, Load, PlannedSession, RateChange, ShortBurst, Surge
 from artifact.workload.plan import plan_sessions
-from artifact.workload.trajectory import Trajectory
+from artifact.workload.trajectory import OUTPUT_LIMIT_TOKENS, Trajectory
 
 CALL_S = 2.0
 """What each call takes on the idle engine of these tests."""
@@ -163,3 +163,10 @@ def test_planning_is_cheap() -> None:
         costs.append(time.process_time() - start)
         assert len(sessions) > 2000
     assert min(costs) < 0.03
+
+
+def test_a_scaled_output_ends_at_the_limit_and_a_longer_one_stays() -> None:
+    session = Trajectory("s", (10,) * 5, (10, 0, 0, 0, 0), (0, 100, 2000, 4096, 9000), (0.0,) * 5)
+    assert session.scaled(output=3.0).output_tokens == (0, 300, OUTPUT_LIMIT_TOKENS, 4096, 9000)
+    assert session.scaled(output=0.5).output_tokens == (0, 50, 1000, 2048, 4500)
+    assert session.scaled().output_tokens == session.output_tokens

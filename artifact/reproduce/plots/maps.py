@@ -18,7 +18,7 @@ from artifact.reproduce.evaluate.recovery import HYSTERESIS_W_OVER_C, trapped_ru
 from artifact.reproduce.evaluate.vulnerability import tier_name
 from artifact.reproduce.figures import BLACK, BLUE, GREEN, GREY, ORANGE, SKY, VERMILION, log_axis, panels, under
 from artifact.reproduce.post_surge import BASE_SHARE, Branch
-from artifact.reproduce.scenarios_maps import Classified, Grid, SurgeMap, collapsed_below
+from artifact.reproduce.scenarios_maps import Classified, Grid, SurgeMap
 from artifact.reproduce.scenarios_recovery import PostSurge
 
 Arms = Mapping[str, Sequence[Any]]
@@ -149,13 +149,14 @@ def _classification(ax: Axes, found: Sequence[Classified]) -> pd.DataFrame:
     from sim.fluid.classify import TOLERANCE
 
     for decode, (color, marker) in {1: (GREEN, "s"), 2: (BLUE, "^"), 3: (ORANGE, "o")}.items():
-        some = [d for d in found if d.decode == decode]
-        if some:
-            ax.plot(
-                [d.ratio for d in some], [d.hit_rate for d in some], marker, ms=4, color=color, label=f"1P{decode}D"
-            )
+        label: str | None = f"1P{decode}D"
+        for cache_first in (True, False):
+            some = [d for d in found if d.decode == decode and d.cache_first == cache_first]
+            if some:
+                ratios, hits = [d.ratio for d in some], [d.hit_rate for d in some]
+                ax.plot(ratios, hits, marker, ms=4, mec=color, color=color if cache_first else "white", label=label)
+                label = None
     ax.axvline(1 + TOLERANCE, color=BLACK, ls="--", lw=0.8)
-    ax.axhline(collapsed_below(), color=GREY, ls=":", lw=0.8)
     missed = sum(d.cache_first and not d.flagged for d in found)
     over = sum(d.flagged and not d.cache_first for d in found)
     corner: dict[str, Any] = {"fontsize": 7, "transform": ax.transAxes}
