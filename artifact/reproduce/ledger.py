@@ -119,13 +119,20 @@ def counts(entries: Iterable[Entry]) -> dict[str, Counter[str]]:
 
 def commit_full(root: Path) -> Path:
     """Bring `figures/claims.json` up to date with the full-profile parts; claims that these do not evaluate keep the
-    line they have there, with the commit it is from."""
+    line they have there, with the commit it is from, unless their own figure ran again and could no longer tell."""
     path = root / "figures" / "claims.json"
     kept = {entry.id: entry for entry in load(path)} if path.is_file() else {}
     path.parent.mkdir(parents=True, exist_ok=True)
-    entries = [e if e.verdict is not Outcome.NOT_EVALUATED else kept.get(e.id, e) for e in merged(root, "full")]
+    entries = [e if _replaces(e, kept.get(e.id)) else kept[e.id] for e in merged(root, "full")]
     path.write_text(dump(entries), encoding="utf-8")
     return path
+
+
+def _replaces(new: Entry, old: Entry | None) -> bool:
+    """A simulation that cannot tell takes back what its figure said before, but not what hardware showed."""
+    if old is None or new.verdict is not Outcome.NOT_EVALUATED:
+        return True
+    return new.figure != "" and new.figure == old.figure and "hw" not in old.source
 
 
 def current(root: Path) -> list[Entry]:

@@ -45,8 +45,8 @@ class FluidDeployment(BaseModel):
     hits: HitCurve = Field(default_factory=HitCurve)
     sharpness: Positive = 8.0
     """p of the smooth minimum (sum of bounds^-p)^(-1/p); ours, the paper gives no form. Two bounds that are equal
-    give 0.92 of either. With 8 the calibrated H200 1P3D peaks at the published overload rates (§5.2: 12.0 sessions/min
-    with GPU-only caching, 16.5 with a host tier of twice that)."""
+    give 0.92 of either. With 8 the calibrated H200 1P3D peaks near the rates from which the simulator is overloaded
+    (Fig. 10: 14.7 and 13.0 sessions/min with GPU-only caching, 17.6 and 18.0 with a host tier of twice that)."""
 
     @model_validator(mode="after")
     def _consistent(self) -> "FluidDeployment":

@@ -154,3 +154,17 @@ def test_committing_the_full_ledger_keeps_lines_that_were_not_run_again(tmp_path
     second = {entry.id: entry for entry in ledger.load(ledger.commit_full(tmp_path))}
     assert second["A-wl-sessions"].obtained == 7.0
     assert second["A-wl-swe-sessions"].obtained == 70.0
+
+
+@pytest.mark.parametrize(("source", "left"), [("sim", "not evaluated"), ("hw", "reproduced")])
+def test_a_figure_that_ran_again_takes_back_what_it_can_no_longer_tell_but_not_what_hardware_showed(
+    tmp_path, source, left
+):
+    workload = {"terminal_bench": [["one"] * 216]}
+    show_claims("fig03", workload, "full", ["A-wl-sessions"], root=tmp_path)
+    path = ledger.commit_full(tmp_path)
+    lines = [e.model_copy(update={"source": source}) if e.figure else e for e in ledger.load(path)]
+    path.write_text(ledger.dump(lines))
+    show_claims("fig03", {"another arm": [["one"]]}, "full", ["A-wl-sessions"], root=tmp_path)
+    found = {entry.id: entry.verdict for entry in ledger.load(ledger.commit_full(tmp_path))}
+    assert found["A-wl-sessions"] == left
