@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -155,15 +156,26 @@ def run_all(jobs: Iterable[Job], console: Console, fresh: bool = False) -> list[
 
 
 def _run(job: Job, seconds: Sequence[float], progress: Progress, bar: TaskID) -> Failure | None:
-    began = time.monotonic()
+    """Execute a job, twice if a message of its kernel was lost the first time: the runs that it did are kept."""
+    began, start = time.monotonic(), progress.tasks[bar].completed
+    on_cell = partial(_advance, progress, bar, seconds)
     try:
-        job.execute(lambda index: progress.advance(bar, seconds[index] if index < len(seconds) else 0))
+        try:
+            job.execute(on_cell)
+        except TimeoutError as error:
+            progress.console.print(f"{job.figure}: no word from its kernel, once more: {error.args[0].splitlines()[0]}")
+            progress.update(bar, completed=start)
+            job.execute(on_cell)
     except PapermillExecutionError as error:
         return Failure(job.figure, describe(error, job.executed))
     except Exception as error:  # a missing kernel or a broken notebook must not stop the other figures
         return Failure(job.figure, f"{type(error).__name__}: {error}")
     progress.console.print(f"{job.figure}: done in {time.monotonic() - began:.0f} s")
     return None
+
+
+def _advance(progress: Progress, bar: TaskID, seconds: Sequence[float], index: int) -> None:
+    progress.advance(bar, seconds[index] if index < len(seconds) else 0)
 
 
 def describe(error: PapermillExecutionError, executed: Path) -> str:

@@ -3,6 +3,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from nbclient.exceptions import CellTimeoutError
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -54,6 +55,24 @@ def test_failures_are_passed_over_and_reported_and_what_is_done_is_skipped(root)
     assert (root / "ran.txt").read_text() == "quick 2 [3];"
     (root / "sim" / "engine.py").write_text("speed = 2\n")
     assert not jobs[1].done()
+
+
+def test_a_notebook_whose_kernel_fell_silent_is_run_once_more(root, monkeypatch):
+    jobs = [job(root, notebook(root, name, GOOD)) for name in ("fig01", "fig02")]
+    execute, silent = Job.execute, {"fig01": 1, "fig02": 2}
+
+    def losing(self, on_cell):
+        if silent[self.figure]:
+            silent[self.figure] -= 1
+            raise CellTimeoutError("A cell timed out\nTimeout waiting for IOPub output.")
+        execute(self, on_cell)
+
+    monkeypatch.setattr(Job, "execute", losing)
+    out = io.StringIO()
+    failures = run_all(jobs, Console(file=out, width=200))
+    assert "fig01: no word from its kernel, once more: A cell timed out" in out.getvalue()
+    assert [failure.figure for failure in failures] == ["fig02"] and "CellTimeoutError" in failures[0].reason
+    assert jobs[0].done() and not jobs[1].done()
 
 
 def test_an_interruption_keeps_what_was_finished(root, monkeypatch):
