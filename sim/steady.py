@@ -40,7 +40,6 @@ def steady_sessions(deployment: Deployment, load: Load) -> int:
 @lru_cache(maxsize=64)
 def _models(deployment: Deployment, name: str, tools: float, outputs: float) -> tuple[FluidDeployment, float]:
     """The fluid model and the mean unloaded duration (s) of the workload's sessions; a sweep asks for few of them."""
-    answered = [t.scaled(output=outputs) for t in workload(name)]
-    fluid = fluid_deployment(deployment, answered).scaled(tool_time=tools)
+    fluid = fluid_deployment(deployment, name, output_scale=outputs).scaled(tool_time=tools)
     unloaded = unloaded_of(deployment)
-    return fluid, float(np.mean([unloaded(t.scaled(tools), 0) for t in answered]))
+    return fluid, float(np.mean([unloaded(t.scaled(tools, outputs), 0) for t in workload(name)]))

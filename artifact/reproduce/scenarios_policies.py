@@ -163,7 +163,7 @@ def base_rates_per_min(
 
 
 def load(setting: Setting, rate_per_min: float) -> Load:
-    """What arrives in a setting from a base load."""
+    """What arrives in a setting from a base load; on hardware as it is, in the simulator `replayed`."""
     start, end = setting.surge_s
     usual_s = LONG_DURATION_S if setting.tools == 3 else DURATION_S
     return Load(

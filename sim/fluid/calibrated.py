@@ -60,9 +60,14 @@ def fluid_deployment(
     deployment: Deployment,
     trajectories: Sequence[Trajectory] | str = "terminal-bench",
     hits: HitCurve | None = None,
+    output_scale: float = 1.0,
 ) -> FluidDeployment:
-    """The fluid model of a simulated deployment serving `trajectories` (or a workload of that name)."""
+    """The fluid model of a simulated deployment serving `trajectories` (or a workload of that name).
+
+    `output_scale` lengthens outputs call by call, as a load's does; a long one does not grow without end."""
     sessions = workload(trajectories) if isinstance(trajectories, str) else trajectories
+    if output_scale != 1:
+        sessions = [t.scaled(output=output_scale) for t in sessions]
     if deployment.kind == "colocated":
         return _colocated(deployment, sessions, hits or HitCurve())
     engine = calibration(deployment.calibration)

@@ -14,7 +14,6 @@ from PIL import Image
 
 from artifact.records.schema import Records
 from artifact.reproduce.figures import BLUE, GREEN, GREY, VERMILION
-from artifact.workload.catalog import workload
 from artifact.workload.load import Load, Surge
 from sim.fluid.calibrated import fluid_deployment
 from sim.fluid.classify import cache_first
@@ -68,9 +67,7 @@ class Setting:
 
 @cache
 def _calibrated(engine: str, tier: str, output: float) -> FluidDeployment:
-    """Outputs are scaled one by one, since a long one does not grow without end."""
-    answered = [t.scaled(output=output) for t in workload(Load.model_fields["workload"].default)]
-    return fluid_deployment(Setting(engine, tier).deployment, answered)
+    return fluid_deployment(Setting(engine, tier).deployment, output_scale=output)
 
 
 class Portrait:
