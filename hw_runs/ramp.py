@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from artifact.control.profile import DeploymentProfile, RampPoint, profile_from_ramps
+from artifact.control.profile import DeploymentProfile
 from artifact.metrics import cache_tokens, column
 from artifact.metrics.run import counter_at
 from artifact.records.schema import Records
@@ -13,7 +13,7 @@ from artifact.workload.plan import Unloaded
 from artifact.workload.trajectory import Trajectory
 from hw_runs.experiment import Ramp
 from hw_runs.replay import Switch
-from sim.profile import COLLAPSED, COLLAPSED_STEPS, Step, mean_context
+from sim.profile import COLLAPSED, COLLAPSED_STEPS, Step, mean_context, profile_of_steps
 from sim.scenario import PolicyChoice
 
 _ANYBODY = 10**9  # nobody stands aside at a turn; JSON has no infinity
@@ -67,12 +67,7 @@ def steps_of(run: Records, part: Ramp) -> list[Step]:
 
 
 def profile_of(runs: Sequence[Records], part: Ramp) -> DeploymentProfile:
-    """As `sim.profile.profile`: κ from every ramp, λ_c the peak over the steps of the ramps' median departures.
+    """As `sim.profile.profile`: κ from every ramp, λ_c the highest departure rate of all.
 
     Raises `ValueError` where a ramp shows no cliff."""
-    ramps = [steps_of(run, part) for run in runs]
-    longest = max(len(steps) for steps in ramps)
-    at_step = [[steps[i].departures_per_min for steps in ramps if i < len(steps)] for i in range(longest)]
-    critical = max(float(np.median(rates)) for rates in at_step)
-    points = [[RampPoint(step.working_set_tokens, step.hit_rate) for step in steps] for steps in ramps]
-    return profile_from_ramps(points, cache_tokens(runs[0]), critical)
+    return profile_of_steps([steps_of(run, part) for run in runs], cache_tokens(runs[0]))

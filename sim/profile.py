@@ -69,7 +69,7 @@ def profile(
 ) -> DeploymentProfile:
     """The profile of a deployment under a workload, measured once and kept on disk by what determines it.
 
-    κ is the lower quartile over `ramps` ramps, λ_c the peak over the steps of the ramps' median departure rate. `say`
+    κ is the lower quartile over `ramps` ramps, λ_c the highest departure rate that any of them reached. `say`
     hears of every step while it is measured. Raises `ValueError` where a ramp shows no cliff, or for a deployment that
     cannot run the workload.
     """
@@ -86,7 +86,8 @@ def profile(
         fcntl.flock(lock, fcntl.LOCK_EX)  # processes of one sweep want the same profile at the same time
         if not path.is_file():
             measured = [ramp(deployment, load, seed, say) for seed in range(ramps)]
-            save_profiles([_fit(measured, deployment)], path)
+            capacity = capacities_of(deployment).cache_tokens
+            save_profiles([profile_of_steps(measured, capacity, deployment.router)], path)
     return load_profile(path, deployment.router)
 
 
@@ -136,13 +137,14 @@ def _measure(simulation: Simulation, start_s: float, sessions: int, calls_per_se
     )
 
 
-def _fit(ramps: Sequence[Sequence[Step]], deployment: Deployment) -> DeploymentProfile:
-    longest = max(len(steps) for steps in ramps)
-    at_step = [[steps[i].departures_per_min for steps in ramps if i < len(steps)] for i in range(longest)]
-    critical = max(float(np.median(rates)) for rates in at_step)
+def profile_of_steps(
+    ramps: Sequence[Sequence[Step]], cache_tokens: float, router: str = "default"
+) -> DeploymentProfile:
+    """The profile of repeated ramps on a deployment whose larger prefill tier holds `cache_tokens`. λ_c is the highest
+    departure rate of all steps: each ramp peaks on the last step before its cliff, and not all on the same one."""
+    critical = max(step.departures_per_min for steps in ramps for step in steps)
     points = [[RampPoint(s.working_set_tokens, s.hit_rate) for s in steps] for steps in ramps]
-    capacity = capacities_of(deployment).cache_tokens
-    return profile_from_ramps(points, capacity, critical, deployment.router)
+    return profile_from_ramps(points, cache_tokens, critical, router)
 
 
 def mean_context(trajectories: Sequence[Trajectory], alone: np.ndarray) -> float:

@@ -18,8 +18,8 @@ def replayed(deployment: Deployment, load: Load, settled: bool = True) -> Load:
 
     Paper A starts its runs "from steady operation" without saying how; its replay driver connects to an engine that
     has served nobody. With this start Fig. 8 comes out at every tool time; with cached contexts the long tool times
-    do not (REPRODUCE.md). `settled`: the steady population of this deployment, for what comes on top of it. Where the
-    question is what the load itself does, the population of an idle engine, so that the answer is not put in.
+    do not (REPRODUCE.md). `settled`: the steady population of this deployment. A search for the load that overloads it
+    begins with the population of an idle engine instead, so that the answer is not put in.
     """
     sessions = steady_sessions(deployment, load) if settled else None
     return load.model_copy(update={"warm_sessions": sessions, "warm_start": "cold"})

@@ -187,7 +187,7 @@ def scenario(setting: Setting, variant: Variant, rate_per_min: float, seed: int)
     name, parameters, from_min = variant
     choice = PolicyChoice(name=name, parameters=dict(parameters), from_s=from_min * MINUTE)
     engines = deployment(setting)
-    offered = replayed(engines, load(setting, rate_per_min), settled=setting.factor > 1)
+    offered = replayed(engines, load(setting, rate_per_min))
     return Scenario(deployment=engines, load=offered, policy=choice, seed=seed)
 
 

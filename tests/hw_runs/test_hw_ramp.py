@@ -61,4 +61,4 @@ def test_steps_are_means_over_what_has_settled_and_end_beyond_the_cliff():
 def test_the_profile_has_the_cliff_and_the_highest_departures():
     profile = profile_of([ramped(), ramped(1.2), ramped(0.9)], PART)
     assert profile.kappa == pytest.approx(KAPPA, rel=0.05)
-    assert profile.critical_rate_per_min == pytest.approx(3.0, rel=0.01), "of the ramps' medians"
+    assert profile.critical_rate_per_min == pytest.approx(1.2 * 3.0, rel=0.01), "of the fastest ramp"

@@ -64,7 +64,7 @@ def test_a_profile_is_measured_once_a_deployment_and_workload(
     assert profile(H100, ramps=1, output_scale=3.0, say=heard.append) != first
 
 
-def test_kappa_is_the_lower_quartile_and_the_rate_the_peak_of_medians() -> None:
+def test_kappa_is_the_lower_quartile_and_the_rate_the_highest_of_any_ramp() -> None:
     """Three ramps along the reference curve, their cliffs at 0.8, 1.0 and 1.2 of it."""
     capacity = ramps.capacities_of(H100).cache_tokens
     curve = {}
@@ -75,9 +75,9 @@ def test_kappa_is_the_lower_quartile_and_the_rate_the_peak_of_medians() -> None:
                 [(0.5, 2.0), (1.0, 4.0), (1.5, 5.0 * scale), (2.0, 4.5), (2.5, 2.0), (3.0, 1.0)]
             )
         ]
-    found = ramps._fit(list(curve.values()), H100)
+    found = ramps.profile_of_steps(list(curve.values()), capacity)
     assert found.kappa == pytest.approx(0.9, rel=0.05)
-    assert found.critical_rate_per_min == pytest.approx(5.0)
+    assert found.critical_rate_per_min == pytest.approx(6.0), "5.0 x 1.2, of the ramp whose cliff comes last"
 
 
 def test_a_router_has_a_profile_of_its_own() -> None:
