@@ -92,16 +92,17 @@ H100 = Fit(
 
 PREFILL_SPEEDUP_H200 = 1.45
 """Prefill a token on H200 over H100. The nominal speed-up is published, 1.6-1.75 (paper A §4.2); the real one the paper
-calibrates without saying it (§7.10). Chosen with A-sim-gpu, as the largest whose prefill queue makes Continuum lose
-what it loses there. Launching a step takes as long on both."""
+calibrates without saying it (§7.10). Chosen with A-sim-gpu, as the largest tried whose prefill queue makes
+Continuum lose what it loses there (1.54 and 1.6 fell short). Launching a step takes as long on both."""
 MEMORY_H200 = 2.0
 """Published decode memory over H100's (paper A §4.2)."""
 
 
 def h200_tied(c: Calibration) -> Values:
-    """Prefill costs from H100's by the published speed-up, decode memory twice H100's. An instance with twice the
-    memory also recovers from twice the load where only decode limits (Fig. 8, largest host tiers), so a full batch's
-    step must take about as long as on H100: half the time a context token."""
+    """Prefill costs a token from H100's by the speed-up, the launch of a step as on H100, decode memory twice H100's.
+
+    An instance with twice the memory also recovers from twice the load where only decode limits (Fig. 8, largest host
+    tiers), so a full batch's step must take about as long as on H100: half the time a context token."""
     h100 = calibration("h100")
     prefill = ("prefill.per_token_s", "prefill.per_token_position_s")
     return {
