@@ -163,10 +163,19 @@ def running(
                     process.stop(grace_s)
 
 
+_handed_out: set[int] = set()
+
+
 def free_port() -> int:
-    """A port of loopback that nothing listens on now."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
+    """A port of loopback that nothing listens on now, another one at every call of this process: the system may well
+    offer again what was just given back."""
+    while True:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = int(server.getsockname()[1])
+        if port not in _handed_out:
+            _handed_out.add(port)
+            return port
+
 
 
 def _in_main_thread() -> bool:

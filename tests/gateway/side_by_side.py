@@ -3,7 +3,6 @@
 import asyncio
 import multiprocessing
 import os
-import socket
 from collections.abc import Coroutine
 from dataclasses import replace
 from typing import Any
@@ -20,6 +19,7 @@ from artifact.gateway.policies import NEUTRAL
 from artifact.gateway.server import GatewayServer
 from artifact.records.schema import Records
 from artifact.workload.load import Load, PlannedSession, Surge
+from hw_runs.processes import free_port
 from hw_runs.replay import Switch, Target, replaying
 from hw_runs.replay_cli import provenance
 from hw_runs.stub_engine import StubEngine
@@ -128,11 +128,6 @@ def run_stub(port: int, of: Scenario) -> None:
 
 def run_gateway(port: int, upstream: str, of: Scenario) -> None:
     GatewayServer(gateway(upstream, of, SPEED), "127.0.0.1", port).run()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 async def answers(url: str) -> None:

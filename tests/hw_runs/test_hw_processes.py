@@ -91,6 +91,11 @@ def test_one_that_stays_silent_is_given_up(tmp_path):
     assert eventually_gone(process.pid)
 
 
+def test_no_port_is_given_out_twice():
+    """Of 28,000 or so, the system alone offers some of a thousand twice."""
+    assert len({free_port() for _ in range(1000)}) == 1000
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_a_signal_to_the_owner_ends_what_it_owns(tmp_path, number):
     """Killed outright it can do nothing any more: the kernel then ends its children, and engines end their own."""

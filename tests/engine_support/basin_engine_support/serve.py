@@ -15,7 +15,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -52,10 +52,11 @@ def pools(prefill: int, decode: int, *prefill_flags: str) -> dict[str, list[str]
     }
 
 
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
+def free_ports(count: int) -> list[int]:
+    """Different ports of loopback that nothing listens on now: all are held until the last is known."""
+    with ExitStack() as held:
+        found = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [int(s.getsockname()[1]) for s in found]
 
 
 def post(url: str, body: dict[str, Any], timeout: float = 600.0) -> Any:
@@ -114,7 +115,8 @@ class Engine:
     def __init__(
         self, kind: str, role: str, folder: Path, flags: Sequence[str], env: dict[str, str], preloaded: bool
     ) -> None:
-        self.role, self.port, self.bootstrap_port = role, free_port(), free_port()
+        self.role = role
+        self.port, self.bootstrap_port = free_ports(2)
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = folder / f"{role}-{self.port}.log"
         pd = ["--disaggregation-mode", role, "--disaggregation-transfer-backend", "nixl"]
