@@ -177,7 +177,6 @@ def free_port() -> int:
             return port
 
 
-
 def _in_main_thread() -> bool:
     return threading.current_thread() is threading.main_thread()
 
