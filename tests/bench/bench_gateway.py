@@ -30,6 +30,7 @@ import uvloop
 from gateway_load import Connection, load, request
 
 from artifact.gateway.cli import raise_file_limit
+from hw_runs.processes import free_port
 
 pytestmark = pytest.mark.bench
 
@@ -181,8 +182,7 @@ def state(port: int) -> dict[str, dict[str, int]]:
 @contextlib.contextmanager
 def serving(command: str, upstream: str) -> Iterator[tuple[int, int]]:
     """Start a command on a free port; its port and process id once it answers."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     words = shlex.split(command.format(port=port, upstream=upstream))
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)

@@ -6,7 +6,6 @@ import logging
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 from importlib.resources import files
@@ -20,6 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from artifact.control.policy import Policy
 from artifact.gateway.logs import JsonLines
+from hw_runs.processes import free_port
 
 TOKEN = {"x-basin-admin-token": "s3cret"}
 OPERATIONS = Path(str(files("artifact.gateway") / "operations"))
@@ -255,8 +255,7 @@ async def test_the_live_page_shows_the_state_in_a_browser_and_runs_nothing_from_
 
 async def test_the_command_serves_and_stops_gracefully(stand) -> None:
     s = await stand()
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     command = "import typer, artifact.gateway.cli as c; typer.run(c.gateway)"
     arguments = ["--upstream", s.gateway.config.upstream, "--port", str(port), "--policy", "session-cap"]
     process = await asyncio.create_subprocess_exec(

@@ -1,4 +1,7 @@
-"""Start real engines, talk to them, and tear them down by process id whatever happens. Standard library only."""
+"""Start real engines, talk to them, and tear them down by process id whatever happens.
+
+Standard library and `hw_runs.processes`, which needs no more.
+"""
 
 import atexit
 import json
@@ -7,7 +10,6 @@ import random
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -15,10 +17,12 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from hw_runs.processes import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
 PYTHON = Path(os.environ.get("BASIN_SGLANG_PYTHON", ROOT / ".venv-sglang" / "bin" / "python"))
@@ -50,13 +54,6 @@ def pools(prefill: int, decode: int, *prefill_flags: str) -> dict[str, list[str]
         "prefill": ["--max-total-tokens", str(prefill), *late, *prefill_flags],
         "decode": ["--max-total-tokens", str(decode), *late, *radix],
     }
-
-
-def free_ports(count: int) -> list[int]:
-    """Different ports of loopback that nothing listens on now: all are held until the last is known."""
-    with ExitStack() as held:
-        found = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [int(s.getsockname()[1]) for s in found]
 
 
 def post(url: str, body: dict[str, Any], timeout: float = 600.0) -> Any:
@@ -115,8 +112,7 @@ class Engine:
     def __init__(
         self, kind: str, role: str, folder: Path, flags: Sequence[str], env: dict[str, str], preloaded: bool
     ) -> None:
-        self.role = role
-        self.port, self.bootstrap_port = free_ports(2)
+        self.role, self.port, self.bootstrap_port = role, free_port(), free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = folder / f"{role}-{self.port}.log"
         pd = ["--disaggregation-mode", role, "--disaggregation-transfer-backend", "nixl"]
