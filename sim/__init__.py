@@ -1,0 +1,3 @@
+from sim.compiled import attach
+
+attach("sim", __path__)

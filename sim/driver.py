@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from mypy_extensions import mypyc_attr
 from simpy import Environment, Event
 
 from artifact.control.policy import Action, Policy, SessionFacts, Signals
@@ -14,6 +15,7 @@ from sim.scenario import Scenario
 from sim.session import LiveSession
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Driver:
     """Tells the policy every fact once, carries out its decisions and writes the records' rows.
 

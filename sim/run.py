@@ -3,7 +3,6 @@
 import gc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from copy import deepcopy
 from typing import Any
 
 from simpy import Environment, Event
@@ -14,6 +13,7 @@ from artifact.workload.catalog import workload
 from artifact.workload.load import Group, Load, PlannedSession
 from artifact.workload.plan import plan_sessions
 from artifact.workload.stats import mean_position
+from sim.copying import copied
 from sim.driver import Driver
 from sim.engine.colocated import ColocatedEngine
 from sim.engine.kinds import build_engine, calibration_of, costs_of, unloaded_of
@@ -74,9 +74,8 @@ class Simulation:
 
     def fork(self) -> "Simulation":
         """An independent copy in the same state; what a run never changes is shared."""
-        memo: dict[int, Any] = {id(t): t for session in self.driver.sessions.values() for t in (session.trajectory,)}
-        memo |= {id(shared): shared for shared in (self.costs, self.unloaded, self.trajectories, self.scenario)}
-        return deepcopy(self, memo)
+        trajectories = [session.trajectory for session in self.driver.sessions.values()]
+        return copied(self, (*trajectories, self.costs, self.unloaded, self.trajectories, self.scenario))
 
     def change_load(self, load: Load) -> None:
         """Replace the arrivals to come by those of another load; the run's length becomes the new load's.

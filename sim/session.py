@@ -2,10 +2,13 @@
 
 from typing import Any
 
+from mypy_extensions import mypyc_attr
+
 from artifact.workload.load import PlannedSession
 from sim.engine.call import EngineCall
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class LiveSession:
     """Closed loop: the next call is released when the response and the tool gap of the one before are over."""
 

@@ -3,6 +3,8 @@
 from collections import OrderedDict
 from collections.abc import Hashable
 
+from mypy_extensions import mypyc_attr
+
 from artifact.baselines.eviction import EvictionOrder
 from sim.engine.ranks import Ranks, Use
 
@@ -10,6 +12,7 @@ OVER = Use(0.0, float("inf"), None)
 """A session of which nothing more will come."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Line:
     """The cached prefix of one conversation, beyond the shared head. `pins` counts the calls that use it now."""
 
@@ -21,6 +24,7 @@ class Line:
         self.pins = 0
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class PrefixCache:
     """Lengths of cached prefixes by line.
 

@@ -3,11 +3,9 @@
 from collections.abc import Callable
 from enum import Enum, auto
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from sim.engine.decode import DecodeInstance
-    from sim.engine.prefill import PrefillInstance
+from mypy_extensions import mypyc_attr
 
 
 class Stage(Enum):
@@ -25,6 +23,7 @@ class Stage(Enum):
     DONE = auto()
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class EngineCall:
     """A call inside the engine. Times are NaN until they happen.
 
@@ -64,8 +63,9 @@ class EngineCall:
         "v_end",
     )
 
-    prefill: "PrefillInstance"
-    decode: "DecodeInstance"
+    prefill: Any
+    decode: Any
+    """The instances that serve it; a colocated engine is both."""
     extra: int
     """Tokens promised by the cache for the part of the prompt that is being computed."""
     position: int
@@ -102,6 +102,7 @@ class EngineCall:
         self.cached = self.cached_host = self.cached_lent = 0
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class CallQueue:
     """Calls by (key, entry). Without an order every key is 0 and the queue is first come, first served.
 

@@ -9,6 +9,7 @@ stretch of pure decode is one event.
 from collections.abc import Callable
 from typing import Any
 
+from mypy_extensions import mypyc_attr
 from simpy import Environment, Event
 
 from artifact.baselines.eviction import eviction_order
@@ -27,6 +28,7 @@ NO_SLOTS = 1 << 60
 """Attention models keep no recurrent states: any number of prefixes."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class ColocatedEngine:
     """vLLM's default scheduler: decoding requests first, then prompts in chunks under one token budget, first come
     first served; a request is admitted when its whole prompt fits; when outputs outgrow the pool the newest request is
@@ -85,9 +87,10 @@ class ColocatedEngine:
 
     # What the host calls -----------------------------------------------------------------------------------------
     def submit(self, call: EngineCall) -> None:
-        call.prefill = call.decode = self  # type: ignore[assignment]
+        call.prefill = call.decode = self
         call.stage = Stage.PREFILL_QUEUE
-        call.left, call.slow_at_join = steps_of(call), 0
+        call.left = float(steps_of(call))
+        call.slow_at_join = 0.0
         self._limit_reuse(call)
         if self.pins.held:
             self.pins.expect(call.key)
@@ -112,7 +115,7 @@ class ColocatedEngine:
 
     def hold(self, call: EngineCall, arrival_s: float, for_s: float) -> None:
         """Pin a finished call's prefix for its session's next call."""
-        self.pins.hold(call.key, self, arrival_s, for_s)  # type: ignore[arg-type]
+        self.pins.hold(call.key, self, arrival_s, for_s)
 
     def forget(self, session: Any) -> None:
         """The session is over: nothing is kept for it on purpose."""
@@ -283,7 +286,7 @@ class ColocatedEngine:
         self._share_head(call.head)
         prompt = context_of(call)  # what was generated before a preemption is computed anew with it
         room = self._acquire(call, prompt)
-        while room is None and not self.running and self.pins.drop_latest(self):  # type: ignore[arg-type]
+        while room is None and not self.running and self.pins.drop_latest(self):
             room = self._acquire(call, prompt)
         if room is None:
             return None
@@ -363,7 +366,7 @@ class ColocatedEngine:
             if len(self.running) > 1:
                 self._preempt(self._victim())
                 preempted = True
-            elif not self.pins.drop_latest(self):  # type: ignore[arg-type]
+            elif not self.pins.drop_latest(self):
                 break
         return preempted
 
@@ -395,7 +398,7 @@ class ColocatedEngine:
         self._flush_due = False
         for call in reversed(list(self.running)):
             self._preempt(call)
-        while self.pins.drop_latest(self):  # type: ignore[arg-type]
+        while self.pins.drop_latest(self):
             pass
         self.cache.clear()
         self._head_resident = False

@@ -7,6 +7,7 @@ the start) and each request an end on it; a heap of ends replaces per-token even
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 
+from mypy_extensions import mypyc_attr
 from simpy import Environment, Event
 
 from artifact.control.lending import DecodeMemory
@@ -18,6 +19,7 @@ _EPS = 1e-6
 """Tokens; absorbs rounding of the virtual clock."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class DecodeInstance:
     """Memory in tokens: `kv_running` (contexts of running requests) + `kv_idle` (promised, not decoding yet) + `lent`
     (finished prompts kept for prefill; they make way for the others) <= D_KV.

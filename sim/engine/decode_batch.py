@@ -1,5 +1,7 @@
 """The requests of a colocated engine that decode together, on one clock that counts steps."""
 
+from mypy_extensions import mypyc_attr
+
 from sim.engine.call import EngineCall
 
 
@@ -13,6 +15,7 @@ def context_of(call: EngineCall) -> int:
     return call.prompt + steps_of(call) - int(call.left)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class DecodeBatch:
     """All advance by one token a step. `call.left` holds the steps to go of a call outside, `call.v_end` the end on the
     clock of one inside; `call.slow_at_join` is minus the slow steps so far, plus the slow clock while inside."""
@@ -38,7 +41,7 @@ class DecodeBatch:
         left = self.left(call)
         del self._calls[call]
         generated = int(call.left) - left
-        call.left = left
+        call.left = float(left)
         call.slow_at_join -= self._slow_clock
         self.context -= context_of(call)
         return generated

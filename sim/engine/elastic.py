@@ -8,6 +8,7 @@ step may carry is the lease's to say. Instances with nothing to prefill cost no 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from mypy_extensions import mypyc_attr
 from simpy import Event
 
 from artifact.control.policy import PrefillLease
@@ -20,6 +21,7 @@ RETRY_S = 0.1
 """How often an instance with calls to prefill asks a lease that grants nothing."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class ElasticPrefill:
     """`on_scheduled(call)` when a call's first chunk begins, `on_done(call)` when its prompt is computed."""
 

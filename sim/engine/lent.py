@@ -1,8 +1,9 @@
 """The lent tier: finished prompts that stay in decode memory as units, for prefill to fetch (paper A §6.2)."""
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from mypy_extensions import mypyc_attr
 
 from artifact.control.lending import may_adopt, reclaim_key, reclaim_tokens
 from artifact.control.parameters import BasinParameters
@@ -12,17 +13,21 @@ if TYPE_CHECKING:
     from sim.engine.decode import DecodeInstance
 
 
-@dataclass(slots=True)
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Unit:
     """The prompt of a session's last call, shared head included; of a hybrid model with the state at its end."""
 
-    key: Hashable
-    head: int
-    tokens: int
-    decode: "DecodeInstance"
-    used_s: float
+    __slots__ = ("decode", "head", "key", "tokens", "used_s")
+
+    def __init__(self, key: Hashable, head: int, tokens: int, decode: "DecodeInstance", used_s: float) -> None:
+        self.key = key
+        self.head = head
+        self.tokens = tokens
+        self.decode = decode
+        self.used_s = used_s
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class LentTier:
     """Every session's latest unit, on whichever decode instance it is, under the rules of `artifact.control.lending`.
 

@@ -9,6 +9,7 @@ What policies add, nothing by default: pins on prefill's lines, units lent by de
 from collections.abc import Callable, Hashable
 from typing import Any
 
+from mypy_extensions import mypyc_attr
 from simpy import Environment, Event
 
 from artifact.baselines.eviction import eviction_order
@@ -28,6 +29,7 @@ from sim.engine.routers import ROUTERS, home
 from sim.scenario import Deployment
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class PDEngine:
     """`on_scheduled`, `on_first_token` and `on_finished`, each with a call, are the engine's only words to the outside.
 

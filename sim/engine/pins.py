@@ -1,25 +1,28 @@
 """Prefixes that a policy keeps in prefill caches while tools run (Continuum's time to live)."""
 
 from collections.abc import Hashable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
+from mypy_extensions import mypyc_attr
 from simpy import Environment, Event
 
-if TYPE_CHECKING:
-    from sim.engine.prefill import PrefillInstance
 
-
-@dataclass(eq=False, slots=True)
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Pin:
-    key: Hashable
-    instance: "PrefillInstance"
-    arrival_s: float
-    """Of the session."""
-    needed: bool = False
-    """The session's next call waits; the pin then outlives its deadline, until that call is scheduled."""
+    """A line that stays in the cache of `instance`, a `PrefillInstance` or the colocated engine."""
+
+    __slots__ = ("arrival_s", "instance", "key", "needed")
+
+    def __init__(self, key: Hashable, instance: Any, arrival_s: float) -> None:
+        self.key = key
+        self.instance = instance
+        self.arrival_s = arrival_s
+        """Of the session."""
+        self.needed = False
+        """The session's next call waits; the pin then outlives its deadline, until that call is scheduled."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Pins:
     """One pin a line, dropped at its deadline, when the next call of its session is scheduled, or at that one's end."""
 
@@ -30,7 +33,7 @@ class Pins:
     def __len__(self) -> int:
         return len(self.held)
 
-    def hold(self, key: Hashable, instance: "PrefillInstance", arrival_s: float, for_s: float) -> None:
+    def hold(self, key: Hashable, instance: Any, arrival_s: float, for_s: float) -> None:
         """Keep what this instance's GPU still holds of the line for `for_s` seconds."""
         self.drop(key)
         if instance.cache.hold(key):
@@ -46,7 +49,7 @@ class Pins:
         if (pin := self.held.pop(key, None)) is not None:
             pin.instance.cache.release(key)
 
-    def drop_latest(self, instance: "PrefillInstance") -> bool:
+    def drop_latest(self, instance: Any) -> bool:
         """Give up the pin of the session that arrived last on this instance; False if there is none."""
         here = [pin for pin in self.held.values() if pin.instance is instance]
         if not here:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from mypy_extensions import mypyc_attr
 from simpy import Environment, Event
 
 from sim.engine.cache import PrefixCache
@@ -11,6 +12,7 @@ from sim.engine.lent import LentTier
 from sim.engine.pins import Pins
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class PrefillInstance:
     """Serves calls in queue order. The prefix match is taken when a call is scheduled, not when it arrives.
 

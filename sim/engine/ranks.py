@@ -4,6 +4,8 @@ from collections.abc import Container, Hashable
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
+from mypy_extensions import mypyc_attr
+
 from artifact.baselines.eviction import CachedPrefix, EvictionOrder
 
 
@@ -15,6 +17,7 @@ class Use(NamedTuple):
     gap_since_s: float | None
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Ranks:
     """The lines of a cache by an eviction order: a heap in which outdated entries are skipped."""
 
