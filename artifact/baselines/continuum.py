@@ -4,7 +4,6 @@ import math
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Literal
 
 from artifact.control.policy import Policy, SessionFacts
@@ -150,25 +149,29 @@ class ToolDurations:
         return self._ttls[bisect_right(self._worth, benefit_s - 1e-12)]
 
     def _build(self) -> None:
-        """Hull corners as times to live, and between neighbours the benefit from which the later one pays."""
+        """Hull corners as times to live, and between neighbours the benefit from which the later one pays: seconds of
+        pinning per unit of probability gained."""
         ordered = sorted(self._last)
-        n = len(ordered)
-        corners = [(0.0, 0.0)]
+        taus, shares = [0.0], [0.0]
+        worth: list[float] = []
         for i, tau in enumerate(ordered, start=1):
-            p = i / n
-            if tau == corners[-1][0]:
-                corners.pop()
-            while len(corners) > 1 and _cost(corners[-1], (tau, p)) <= _cost(corners[-2], corners[-1]):
-                corners.pop()
-            corners.append((tau, p))
-        self._ttls = [tau for tau, _ in corners]
-        self._worth = [_cost(a, b) for a, b in pairwise(corners)]
+            share = i / len(ordered)
+            if tau == taus[-1]:
+                taus.pop()
+                shares.pop()
+                del worth[-1:]
+            while taus:
+                pays_from = (tau - taus[-1]) / (share - shares[-1])
+                if not worth or pays_from > worth[-1]:
+                    worth.append(pays_from)
+                    break
+                taus.pop()  # below the line between its neighbours
+                shares.pop()
+                worth.pop()
+            taus.append(tau)
+            shares.append(share)
+        self._ttls, self._worth = taus, worth
         self._stale = 0
-
-
-def _cost(a: tuple[float, float], b: tuple[float, float]) -> float:
-    """Seconds of pinning per unit of probability gained from corner `a` to corner `b`."""
-    return (b[0] - a[0]) / (b[1] - a[1])
 
 
 class Progress:

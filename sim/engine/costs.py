@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -10,6 +10,8 @@ from artifact.control.capacity import Capacities
 from artifact.workload.trajectory import Trajectory
 from sim.calibration.model import Calibration
 from sim.scenario import Deployment
+
+Numbers = TypeVar("Numbers", float, np.ndarray)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ class Costs:
 
     def prefill_s(self, tokens: int) -> float:
         """Seconds to prefill a context of so many tokens from nothing, alone."""
-        return float(_prefill_s(self, np.array(tokens, float), np.array(tokens, float)))
+        return float(_prefill_s(self, float(tokens), float(tokens)))
 
 
 def capacities(deployment: Deployment, costs: Costs) -> Capacities:
@@ -108,7 +110,7 @@ def _remaining(t: Trajectory, costs: Costs) -> np.ndarray:
     return per_call[::-1].cumsum()[::-1]
 
 
-def _prefill_s(costs: Costs, new: np.ndarray, prompt: np.ndarray) -> np.ndarray:
+def _prefill_s(costs: Costs, new: Numbers, prompt: Numbers) -> Numbers:
     """Seconds to prefill the last `new` tokens of prompts, in full chunks and alone."""
     return (
         np.ceil(new / costs.chunk_tokens) * costs.prefill_fixed_s
