@@ -18,7 +18,7 @@ ENGINE = $(shell sed '/^\#/d' hw_runs/requirements-sglang-gpu.txt)
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
 
-setup: $(VENV)/.ready  ## the pinned CPU environment in .venv
+setup: $(VENV)/.ready build/compiled/.ready  ## the pinned CPU environment in .venv, the simulator compiled
 
 $(VENV)/.ready: requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make setup PYTHON=python3.11")'
@@ -27,6 +27,10 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --editable .
 	@touch $@
+
+build/compiled/.ready: $(VENV)/.ready $(wildcard sim/*.py sim/engine/*.py)
+	$(BIN)/python -m sim.compiling
+	@mkdir -p $(@D) && touch $@
 
 lock:  ## new pins from pyproject.toml, in a clean environment
 	rm -rf build/lock && $(PYTHON) -m venv build/lock

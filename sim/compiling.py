@@ -19,10 +19,11 @@ follow_imports = normal
 def build(target: Path) -> None:
     """Compile into a folder, which appears when it is complete.
 
-    Raises `ImportError` without mypyc and `setuptools.errors.BaseError` without a working C compiler.
+    Raises `ImportError` without mypyc and `RuntimeError` without a working C compiler.
     """
     from mypyc.build import mypycify
     from setuptools import Distribution
+    from setuptools.errors import BaseError, CCompilerError
 
     target.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=target.parent) as scratch:
@@ -33,14 +34,15 @@ def build(target: Path) -> None:
         command = Distribution({"name": LIBRARY, "ext_modules": modules}).get_command_obj("build_ext")
         command.build_lib, command.build_temp = f"{scratch}/lib", f"{scratch}/temp"
         command.ensure_finalized()
-        command.run()
+        try:
+            command.run()
+        except (BaseError, CCompilerError) as why:
+            raise RuntimeError(str(why)) from why
         os.replace(f"{scratch}/lib", target)
 
 
 def main() -> None:
     """Compile unless it is done; without mypyc or a C compiler say so and leave the simulator interpreted."""
-    from setuptools.errors import BaseError
-
     os.chdir(ROOT)  # mypyc takes modules' names from relative paths
     target = folder()
     if target.is_dir():
@@ -48,7 +50,7 @@ def main() -> None:
     print("Compiling the simulator (half a minute) ...", flush=True)
     try:
         build(target)
-    except (ImportError, BaseError) as why:
+    except (ImportError, RuntimeError) as why:
         print(f"Not compiled: {why}. Results are the same, in about twice the time; a C compiler such as gcc helps.")
 
 

@@ -288,7 +288,7 @@ class Driver:
 
     def unfinished_rows(self) -> list[tuple[Any, ...]]:
         """Calls that are inside the engine when the run ends."""
-        inside = (s.current for s in self.sessions.values() if s.current is not None)
+        inside = [s.current for s in self.sessions.values() if s.current is not None]
         return [self._call_row(call, None, None) for call in inside]
 
     def _call_row(self, call: EngineCall, finished: float | None, slow: int | None) -> tuple[Any, ...]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from artifact.reproduce.paths import repository_root
 
-TOOLS = {"pip", "setuptools", "wheel", "basin-artifact"}
+TOOLS = {"pip", "wheel", "basin-artifact"}
 LOCK_HEADER = """\
 # Pinned CPU set: what `make setup` installs and what the CPU part of environment.yml lists.
 # Regenerate with `make lock`, from the direct dependencies in pyproject.toml.

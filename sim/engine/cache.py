@@ -201,8 +201,11 @@ class PrefixCache:
 
     def _host_victim(self) -> Hashable:
         """By recency both tiers agree; under another order the host gives up what the GPU has already (HiCache)."""
-        off_gpu = (key for key, line in self._host_lru.items() if not line.tokens) if self._ranks else ()
-        return next(iter(off_gpu), next(iter(self._host_lru)))
+        if self._ranks:
+            for key, line in self._host_lru.items():
+                if not line.tokens:
+                    return key
+        return next(iter(self._host_lru))
 
     def _evict(self, key: Hashable, tokens: int) -> None:
         line = self._lru[key]
