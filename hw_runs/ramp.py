@@ -13,7 +13,7 @@ from artifact.workload.plan import Unloaded
 from artifact.workload.trajectory import Trajectory
 from hw_runs.experiment import Ramp
 from hw_runs.replay import Switch
-from sim.profile import COLLAPSED, COLLAPSED_STEPS, Step, mean_context, peak_departures, profile_of_steps, window_edges
+from sim.profile import COLLAPSED, COLLAPSED_STEPS, Step, mean_context, profile_of_steps
 from sim.scenario import PolicyChoice
 
 _ANYBODY = 10**9  # nobody stands aside at a turn; JSON has no infinity
@@ -45,7 +45,7 @@ def ladder(part: Ramp, choice: PolicyChoice, counts: Sequence[int]) -> tuple[Swi
 
 
 def steps_of(run: Records, part: Ramp) -> list[Step]:
-    """What the settled part of each step shows, up to the second collapsed one."""
+    """Means over the settled part of each step, up to the second collapsed one."""
     time_s, active = column(run.samples, "time_s"), column(run.samples, "active_sessions")
     context = column(run.samples, "working_set_tokens")
     calls = float(np.mean(column(run.sessions, "calls_planned")))
@@ -53,12 +53,14 @@ def steps_of(run: Records, part: Ramp) -> list[Step]:
     for number in range(len(part.steps)):
         start = number * (part.settle_s + part.measure_s) + part.settle_s
         inside = (time_s >= start) & (time_s < start + part.measure_s)
-        edges = window_edges(start, start + part.measure_s)
-        gained = {n: float(np.ptp(counter_at(run, f"{n}_total", edges))) for n in ("prompt_tokens", "cached_tokens")}
-        departures = peak_departures(edges, counter_at(run, "calls_done_total", edges), calls)
+        edges = np.array([start, start + part.measure_s])
+        gained = {
+            n: float(np.diff(counter_at(run, f"{n}_total", edges))[0]) for n in ("prompt_tokens", "cached_tokens")
+        }
+        done = float(np.diff(counter_at(run, "calls_done_total", edges))[0])
         hit = gained["cached_tokens"] / gained["prompt_tokens"] if gained["prompt_tokens"] > 0 else 0.0
         sessions, tokens = round(float(active[inside].mean())), float(context[inside].mean())
-        found.append(Step(sessions, tokens, hit, departures))
+        found.append(Step(sessions, tokens, hit, done / calls / (part.measure_s / 60)))
         if number and all(step.hit_rate < COLLAPSED for step in found[-COLLAPSED_STEPS:]):
             break
     return found

@@ -30,16 +30,13 @@ STEPS = tuple(np.round(np.geomspace(0.5, 3.2, 20), 3).tolist())
 """Expected working sets of the steps, over C: from well before the knee at 1.9 to well beyond it."""
 SETTLE_S, MEASURE_S = 600.0, 1200.0
 """Of each step. A session of the default workload lasts about ten minutes on a healthy engine."""
-WINDOW_S = 600.0
-"""A step's departure rate is that of its best window of about this length: λ_c is a peak (paper A §6.6)."""
 COLLAPSED_STEPS = 2
 """The ramp ends after so many steps with a hit rate under `COLLAPSED`."""
 COLLAPSED = 0.4
 
 
 class Step(NamedTuple):
-    """Means over a settled step, and the departure rate of its best window: call throughput over calls per session
-    (paper A Eq. 1)."""
+    """Means over a settled step. `departures_per_min`: call throughput over calls per session (paper A Eq. 1)."""
 
     sessions: int
     working_set_tokens: float
@@ -128,27 +125,16 @@ def _measure(simulation: Simulation, start_s: float, sessions: int, calls_per_se
     first = len(simulation.driver.samples)
     simulation.advance(start_s + SETTLE_S + MEASURE_S)
     samples = [dict(zip(SAMPLES.names, row, strict=False)) for row in simulation.driver.samples[first:]]
-    time_s, prompt, cached, done = (
-        np.array([sample[name] for sample in samples])
-        for name in ("time_s", "prompt_tokens_total", "cached_tokens_total", "calls_done_total")
-    )
-    edges = window_edges(time_s[0], time_s[-1])
+    gained = {name: samples[-1][name] - samples[0][name] for name in SAMPLES.names if name.endswith("_total")}
+    prompt = gained["prompt_tokens_total"]
     return Step(
         sessions=sessions,
         working_set_tokens=float(np.mean([sample["working_set_tokens"] for sample in samples])),
-        hit_rate=float((cached[-1] - cached[0]) / (prompt[-1] - prompt[0])) if prompt[-1] > prompt[0] else 0.0,
-        departures_per_min=peak_departures(edges, np.interp(edges, time_s, done), calls_per_session),
+        hit_rate=gained["cached_tokens_total"] / prompt if prompt else 0.0,
+        departures_per_min=gained["calls_done_total"]
+        / calls_per_session
+        / ((samples[-1]["time_s"] - samples[0]["time_s"]) / 60),
     )
-
-
-def window_edges(start_s: float, end_s: float) -> np.ndarray:
-    """Edges of the windows of a step, shape (windows + 1,)."""
-    return np.linspace(start_s, end_s, max(round((end_s - start_s) / WINDOW_S), 1) + 1)
-
-
-def peak_departures(edges_s: np.ndarray, calls_done: np.ndarray, calls_per_session: float) -> float:
-    """Sessions a minute in the best of a step's windows, by the calls done up to their edges, both (windows + 1,)."""
-    return float((np.diff(calls_done) / np.diff(edges_s)).max()) * 60 / calls_per_session
 
 
 def profile_of_steps(

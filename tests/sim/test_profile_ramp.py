@@ -12,7 +12,7 @@ from artifact.control.profile import DeploymentProfile, reference_hit_rate
 from artifact.workload.load import Load
 from sim import cli
 from sim import profile as ramps
-from sim.profile import Staircase, Step, peak_departures, profile, ramp, window_edges
+from sim.profile import Staircase, Step, profile, ramp
 from sim.scenario import Deployment
 
 H100 = Deployment(calibration="h100")
@@ -46,14 +46,6 @@ def test_a_ramp_climbs_holds_its_population_and_falls_off_the_cliff(quick: None)
     peak = max(steps, key=lambda s: s.departures_per_min)
     assert 0 < peak.departures_per_min < 20
     assert steps[-1].departures_per_min < peak.departures_per_min, "past the cliff departures fall"
-
-
-def test_a_steps_departure_rate_is_that_of_its_best_window() -> None:
-    edges = window_edges(600.0, 1800.0)
-    assert edges.tolist() == [600.0, 1200.0, 1800.0]
-    assert window_edges(0.0, 300.0).tolist() == [0.0, 300.0], "a step shorter than a window is one"
-    # 400 and 600 calls in ten minutes each, of sessions with ten calls
-    assert peak_departures(edges, np.array([50.0, 450.0, 1050.0]), 10.0) == pytest.approx(6.0)
 
 
 def test_a_profile_is_measured_once_a_deployment_and_workload(
