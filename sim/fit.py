@@ -16,11 +16,10 @@ from rich.console import Console
 from rich.table import Table
 from scipy.optimize import minimize
 
-from artifact.reproduce.claims import leaves, load_claims
+from artifact.reproduce.claims import load_claims
 from sim.calibration.model import Calibration, Quantity, calibration
 
-Obtained = Mapping[str, Any]
-"""By claim, in the shape of its expectation: a number, or a table of numbers."""
+Obtained = Mapping[str, float]
 Values = Mapping[str, float]
 
 
@@ -45,14 +44,9 @@ class Fit:
 
 
 def misfit(obtained: Obtained) -> float:
-    """Sum over claims, and the numbers of those that are tables, of the squared error in units of the claim's
-    tolerance, each cut at nine."""
+    """Sum over claims of the squared error in units of the claim's tolerance, each cut at nine."""
     claims = load_claims()
-    errors = [
-        _error(expect, claims[claim].tolerance(path), leaves(value)[path])
-        for claim, value in obtained.items()
-        for path, expect in leaves(claims[claim].expect).items()
-    ]
+    errors = [_error(claims[c].expect, claims[c].tolerance(), value) for c, value in obtained.items()]
     return float(sum(min(e * e, 9.0) for e in errors))
 
 
@@ -130,9 +124,4 @@ def comparison(fit: Fit, fitted: Calibration) -> Table:
 
 
 def _brief(obtained: Obtained) -> str:
-    numbers = {
-        ".".join(map(str, (claim.removeprefix("A-"), *path))): number
-        for claim, value in obtained.items()
-        for path, number in leaves(value).items()
-    }
-    return "  ".join(f"{name} {number:.4g}" for name, number in numbers.items())
+    return "  ".join(f"{claim.removeprefix('A-')} {value:.4g}" for claim, value in obtained.items())

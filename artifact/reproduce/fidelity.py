@@ -19,7 +19,6 @@ from artifact.reproduce.evaluate.trap_h100 import ARMS
 from artifact.reproduce.ledger import Entry, evaluate_claims, load, merged
 from artifact.reproduce.scenarios import fitted_claims, recorded, run_arms, trap_runs
 from artifact.reproduce.scenarios_policies import (
-    H200,
     HARDWARE,
     PROTOTYPE,
     PROTOTYPE_POLICIES,
@@ -35,7 +34,7 @@ from artifact.reproduce.verdict import bounds
 if TYPE_CHECKING:
     from sim.scenario import Scenario
 
-CALIBRATIONS = ("h100", "h200", H200)
+CALIBRATIONS = ("h100", "h200")
 NEVER = "never"
 COLUMNS = [
     "paper",

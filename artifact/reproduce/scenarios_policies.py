@@ -37,16 +37,12 @@ SEEDS = {"smoke": 1, "quick": 1, "full": 5}
 SWE_RATE_PER_MIN = 2.6
 
 
-H200 = "h200-evaluation"
-"""The evaluation's engine options on H200, which are not those of §4-5 (paper A §7.8)."""
-
-
 class Setting(NamedTuple):
     """What systems are compared under. `share` of the profiled critical rate is the base load, unless `rate_per_min`
     says it."""
 
     title: str
-    gpus: tuple[str, int] = (H200, 3)
+    gpus: tuple[str, int] = ("h200", 3)
     """Calibration and decode instances."""
     host_ratio: float = HOST_RATIO
     tools: float = 1.0

@@ -21,7 +21,6 @@ from artifact.reproduce.scenarios_maps import (
     scenario,
     simulated,
 )
-from artifact.reproduce.scenarios_policies import H200
 from artifact.workload.load import Load, Surge
 
 if TYPE_CHECKING:
@@ -97,9 +96,9 @@ def profiled() -> dict[str, tuple["Deployment", float]]:
     """Deployment and output scale of the published profiles (§7.4, §7.6); the host tier is §7.1's default."""
     routers = ("cache_aware", "affinity", "least_loaded")
     return {
-        "1p3d": (deployment((H200, 3), 2.0), 1.0),
-        "outputs": (deployment((H200, 3), 2.0), LONG_OUTPUTS),
-        **{router: (deployment((H200, 6), 2.0, prefill=2, router=router), 1.0) for router in routers},
+        "1p3d": (deployment(H200_1P3D, 2.0), 1.0),
+        "outputs": (deployment(H200_1P3D, 2.0), LONG_OUTPUTS),
+        **{router: (deployment(("h200", 6), 2.0, prefill=2, router=router), 1.0) for router in routers},
     }
 
 

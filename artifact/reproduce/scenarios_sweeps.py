@@ -11,7 +11,6 @@ from artifact.reproduce.outcomes import Resources
 from artifact.reproduce.scenarios_policies import (
     BASELINES,
     FACTORS,
-    H200,
     OUTPUTS3,
     POLICIES,
     PROTOTYPE,
@@ -115,7 +114,7 @@ def host_cells(profile: str) -> dict[str, Cell]:
 ROUTERS = {"cache_aware": "cache-aware", "affinity": "affinity", "least_loaded": "least loaded"}
 ROUTER_POLICIES = ("hicache", "thunderagent", "continuum", "crossflow", "composition", "basin")
 STEADY_ROUTER_POLICIES = ("hicache", "thunderagent", "basin")
-ON_2P6D: dict[str, Any] = {"gpus": (H200, 6), "prefill": 2}
+ON_2P6D: dict[str, Any] = {"gpus": ("h200", 6), "prefill": 2}
 ROUTED = {name: Setting(title, router=name, **ON_2P6D) for name, title in ROUTERS.items()}  # type: ignore[arg-type]
 ROUTED_STEADY = {f"{name}-steady": setting._replace(factor=1, share=1.0) for name, setting in ROUTED.items()}
 """Ours: the steady load is not published. With least-loaded routing Basin completes 1742 good sessions/h, which is the

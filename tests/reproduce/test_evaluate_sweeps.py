@@ -84,7 +84,7 @@ def test_settings_offer_what_the_paper_says():
     assert load(CODER["coder-18.2"], 18.2).process == "bailian-coder"
     assert {setting.host_ratio for setting in HOSTS.values()} == {1, 2, 4, 8}
     assert {(s.prefill, s.gpus, s.router) for s in ROUTED.values()} == {
-        (2, ("h200-evaluation", 6), router) for router in ("cache_aware", "affinity", "least_loaded")
+        (2, ("h200", 6), router) for router in ("cache_aware", "affinity", "least_loaded")
     }
     assert len(CONTROLS) == 15 and all(setting.factor == 1 for setting in CONTROLS.values())
     assert all(setting.factor == 1 for setting in (*HOSTS_STEADY.values(), *ROUTED_STEADY.values()))

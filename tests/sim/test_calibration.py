@@ -11,7 +11,7 @@ from artifact.reproduce.claims import load_claims
 from sim.calibration.model import Calibration, calibration
 from sim.engine.costs import Costs
 
-SHIPPED = ("h100", "h200", "h200-evaluation")
+SHIPPED = ("h100", "h200")
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -68,7 +68,7 @@ def test_saturated_throughput_by_hand(tmp_path: Path) -> None:
 
 
 def test_an_unknown_name_lists_the_known() -> None:
-    with pytest.raises(ValueError, match="no calibration 'b200': known are cpu-vllm, h100, h200, h200-evaluation"):
+    with pytest.raises(ValueError, match="no calibration 'b200': known are cpu-vllm, h100, h200"):
         calibration("b200")
 
 
