@@ -50,8 +50,7 @@ def predicted(measured: Records, calibration: Calibration | ColocatedCalibration
         load = scenario.load.model_copy(update={"workload": workload_file(scenario.load.workload)})
         same = scenario.model_copy(update={"deployment": deployment, "load": load, "policy": _known(scenario.policy)})
         simulation = Simulation(same, _at_the_gateway(scenario, same, measured.meta["deployment"]["name"]))
-        # A real engine's request keeps the priority that it came with; those sent before the policy ordered go first.
-        simulation.engine.reorder = lambda key: None  # type: ignore[method-assign]
+        simulation.driver.reorders = False
         return simulation.finish()
 
 

@@ -34,6 +34,8 @@ class Driver:
         self.active = self.active_extra = self.suspended = 0
         self.parked: dict[str, LiveSession] = {}
         self.calls_done = 0
+        self.reorders = True
+        """Calls that wait follow a change of order. On a real engine they keep the priority that they came with."""
         self._ordering = False
         self._seen = (0, 0)
         self._controlling = 0
@@ -226,6 +228,8 @@ class Driver:
     def _apply_order(self) -> None:
         if self.policy.ordering() != self._ordering:
             self._ordering = not self._ordering
+            if not self.reorders:
+                return
             if self._ordering:
                 self.engine.reorder(lambda call: self.policy.order_key(call.session.id))
             else:
