@@ -19,6 +19,8 @@ ENGINE = (
     *("prefill", "ranks", "routers", "sglang"),
 )
 SOURCES = (*(f"sim/engine/{name}.py" for name in ENGINE), "sim/driver.py", "sim/session.py")
+"""Their classes allow interpreted subclasses because mypyc then makes an object without calling its `__init__`, as
+copies need it (`sim.copying`)."""
 LIBRARY = "basin_simulator"
 """mypyc's name for what all modules share."""
 
@@ -33,10 +35,12 @@ def folder() -> Path:
 
 def attach(package: str, search_path: list[str]) -> None:
     """Let a package find its compiled modules before their sources; for its `__init__`."""
-    compiled = folder() / package.replace(".", "/")
-    if compiled.is_dir() and os.environ.get("BASIN_INTERPRETED", "0") in ("", "0"):
-        _load_library(folder())
-        search_path.insert(0, str(compiled))
+    if os.environ.get("BASIN_INTERPRETED", "0") not in ("", "0"):
+        return
+    here = folder()
+    if here.is_dir():
+        _load_library(here)
+        search_path.insert(0, str(here / package.replace(".", "/")))
 
 
 def _load_library(at: Path) -> None:
